@@ -1,0 +1,1 @@
+"""Finite environments: one file, one entry of `labs.registry.environments`."""

@@ -1,0 +1,1 @@
+"""Experiments: one file, one question, one entry of `labs.registry.experiments`."""

@@ -1,0 +1,1 @@
+"""Advantage estimators: one file, one entry of `labs.registry.estimators`."""

@@ -1,0 +1,1 @@
+"""Commands of `python -m labs`: one file, one command."""

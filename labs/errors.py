@@ -1,0 +1,18 @@
+"""The one exception that a user's input may cause."""
+
+
+class InputError(ValueError):
+    """Input that the lab refuses: one sentence with what, where and what is allowed.
+
+    The command line prints the sentence to standard error and exits with code 2; from Python it is a
+    `ValueError` like any other.
+    """
+
+
+def one_of(what: str, value: object, allowed: "list[str] | tuple[str, ...]") -> InputError:
+    """Return the error for `value` of `what` that is not among `allowed`, with a close match if there is one."""
+    import difflib
+
+    close = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.6)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    return InputError(f"{what} is {value!r}; allowed: {', '.join(allowed)}{hint}")

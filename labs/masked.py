@@ -1,0 +1,186 @@
+"""Masked sums, means and variances, and the five ways to turn `[B, T]` losses into a number.
+
+Every function has verl 0.9.1's name, parameters, dtype promotions and order of operations, because its
+advantages and losses are defined by them to the last bit. `mask` is 1 on a position that counts; it may be
+bool, integer or float. Source: `verl.utils.torch_functional`, `verl.utils.groupwise`,
+`verl.trainer.ppo.core_algos.agg_loss`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labs.errors import InputError, one_of
+
+AGG_MODES = (
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-sum-norm",
+    "seq-mean-token-mean",
+)
+
+
+def masked_sum(values: Tensor, mask: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
+    r"""`sum(values * mask)` over `axis`, immune to NaN and inf outside the mask.
+
+    A position where `bool(mask)` is false is replaced by 0 before the product; a fractional mask weights.
+    """
+    valid = torch.where(mask.bool(), values, 0.0)
+    return (valid * mask).sum(axis)
+
+
+def masked_mean(values: Tensor, mask: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
+    """`masked_sum / (sum(mask) + 1e-8)`; an all-masked input gives 0, never NaN.
+
+    With an integer mask the denominator is float32, so that 1e-8 vanishes from a count of 1 on.
+    """
+    return masked_sum(values, mask, axis) / (mask.sum(axis) + 1e-8)
+
+
+def masked_var(values: Tensor, mask: Tensor, unbiased: bool = True) -> Tensor:
+    """Variance over the mask, `mean((x - mean)^2) * n / (n - 1)` when `unbiased` (Bessel), else without the factor.
+
+    Raises:
+        ValueError: `unbiased` and the mask has no position or only one.
+    """
+    mean = masked_mean(values, mask)
+    variance = masked_mean((values - mean) ** 2, mask)
+    if unbiased:
+        mask_sum = mask.sum()
+        if mask_sum == 0:
+            raise InputError("masked_var: the mask has no valid position, the unbiased variance needs at least 2")
+        if mask_sum == 1:
+            raise InputError("masked_var: the mask has 1 valid position, the unbiased variance needs at least 2")
+        variance = variance * (mask_sum / (mask_sum - 1))
+    return variance
+
+
+def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True) -> Tensor:
+    """`(x - mean) * rsqrt(var + 1e-8)` with the Bessel variance over the mask; without `shift_mean` the mean is added back.
+
+    *Every* position is transformed, the masked ones too. A constant input gives 0.
+    """
+    mean, var = masked_mean(values, mask), masked_var(values, mask)
+    whitened = (values - mean) * torch.rsqrt(var + 1e-8)
+    if not shift_mean:
+        whitened = whitened + mean
+    return whitened
+
+
+def as_torch_index(index: Any, device: torch.device | None = None) -> Tensor:
+    """Map group labels to int64 ids as `verl.utils.groupwise.as_torch_index` does.
+
+    Integers are kept as they are, floats within 1e-6 of an integer are rounded, strings that all parse as
+    integers become those integers (`"7"` and `"07"` merge), anything else is numbered by `numpy.unique`.
+    """
+    import numpy as np
+
+    if isinstance(index, Tensor):
+        if index.dtype.is_floating_point:
+            return _rounded(index.detach().cpu().numpy().ravel()).to(device)
+        return index.detach().to(torch.int64).reshape(-1).to(device)
+    array = np.asarray(index).ravel()
+    if array.dtype.kind in "iub":
+        return torch.from_numpy(array.astype(np.int64)).to(device)
+    if array.dtype.kind == "f":
+        return _rounded(array).to(device)
+    try:
+        numbers = np.array([int(str(x)) for x in array.tolist()], dtype=np.int64)
+        return torch.from_numpy(numbers).to(device)
+    except (ValueError, OverflowError):
+        _, inverse = np.unique(np.array([str(x) for x in array.tolist()]), return_inverse=True)
+        return torch.from_numpy(inverse.astype(np.int64)).to(device)
+
+
+def _rounded(values: Any) -> Tensor:
+    import numpy as np
+
+    rounded = np.rint(values)
+    if np.all(np.abs(values - rounded) <= 1e-6):
+        return torch.from_numpy(rounded.astype(np.int64))
+    _, inverse = np.unique(values, return_inverse=True)
+    return torch.from_numpy(inverse.astype(np.int64))
+
+
+def group_mean_std(scores: Tensor, gidx: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, Bessel standard deviation and size of every group id, in float32 whatever `scores` is.
+
+    Two passes (centre, then squares); `std = sqrt(max(var, eps))` with `var = sum / max(n - 1, 1)`. A group of
+    one, and an id that nobody holds, has mean 0 and std 1. The results have length `max(gidx) + 1`.
+
+    Raises:
+        IndexError: a negative id.
+    """
+    scores = scores.reshape(-1).to(torch.float32)
+    gidx = gidx.reshape(-1).to(torch.int64)
+    if gidx.numel() and int(gidx.min()) < 0:
+        raise IndexError(f"group_mean_std: group id {int(gidx.min())} is negative; ids start at 0")
+    groups = int(gidx.max()) + 1 if gidx.numel() else 0
+    zeros = torch.zeros(groups, dtype=torch.float32, device=scores.device)
+    count = zeros.index_add(0, gidx, torch.ones_like(scores))
+    mean = zeros.index_add(0, gidx, scores) / count.clamp(min=1.0)
+    squares = zeros.index_add(0, gidx, (scores - mean[gidx]) ** 2)
+    std = torch.sqrt(torch.clamp(squares / (count - 1.0).clamp(min=1.0), min=eps))
+    single = count <= 1
+    mean = torch.where(single, torch.zeros_like(mean), mean)
+    std = torch.where(single, torch.ones_like(std), std)
+    return mean, std, count
+
+
+def agg_loss(
+    loss_mat: Tensor,
+    loss_mask: Tensor,
+    loss_agg_mode: str,
+    dp_size: int = 1,
+    batch_num_tokens: float | Tensor | None = None,
+    global_batch_size: float | Tensor | None = None,
+    loss_scale_factor: float | None = None,
+) -> Tensor:
+    """Aggregate `loss_mat` `[B, T]` to a scalar.
+
+    | mode | value |
+    |---|---|
+    | token-mean | masked sum / (`batch_num_tokens` or sum of mask) * dp_size |
+    | token-sum | masked sum * dp_size |
+    | seq-mean-token-sum | sum of row sums / (`global_batch_size` or rows with a token) * dp_size |
+    | seq-mean-token-sum-norm | the one before / (`loss_scale_factor` or T) |
+    | seq-mean-token-mean | sum of row means (count + 1e-8) / (`global_batch_size` or rows with a token) * dp_size |
+
+    With an all-masked input token-mean and the seq modes are 0/0 = NaN with zero gradient, token-sum is 0. The
+    seq modes multiply by the mask, so that a NaN outside it makes them NaN. With `dp_size` over 1 the local
+    denominator is unknown to the other ranks, so the global one is required.
+
+    Raises:
+        ValueError: unknown mode, or `dp_size > 1` without the denominator that the mode needs.
+    """
+    if loss_agg_mode not in AGG_MODES:
+        raise one_of("loss_agg_mode", loss_agg_mode, AGG_MODES)
+    if loss_agg_mode == "token-sum":
+        return masked_sum(loss_mat, loss_mask) * dp_size
+    if loss_agg_mode == "token-mean":
+        if batch_num_tokens is None:
+            if dp_size > 1:
+                raise InputError(
+                    "agg_loss: token-mean with dp_size > 1 needs batch_num_tokens, the token count over all ranks"
+                )
+            batch_num_tokens = loss_mask.sum()
+        return masked_sum(loss_mat, loss_mask) / batch_num_tokens * dp_size
+    counts = loss_mask.sum(dim=-1)
+    rows = (loss_mat * loss_mask).sum(dim=-1)
+    if loss_agg_mode == "seq-mean-token-mean":
+        rows = rows / (counts + 1e-8)
+    present = (counts > 0).float()
+    if global_batch_size is None:
+        if dp_size > 1:
+            raise InputError(
+                f"agg_loss: {loss_agg_mode} with dp_size > 1 needs global_batch_size, the row count over all ranks"
+            )
+        global_batch_size = present.sum()
+    loss = masked_sum(rows, present) / global_batch_size * dp_size
+    if loss_agg_mode == "seq-mean-token-sum-norm":
+        loss = loss / (loss_mask.shape[-1] if loss_scale_factor is None else loss_scale_factor)
+    return loss

@@ -1,0 +1,39 @@
+"""What a logged number declares: name, unit, formula, range and scope.
+
+Every number the lab shows to a user has such a declaration; the glossary of a report, `labs show` and the
+property test that holds a metric in its range are all made from it. An entry that logs a number of its own
+declares it in its `metrics=` data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """The declaration of one logged number.
+
+    Attributes:
+        name: as logged (verl's name where verl logs it).
+        unit: "1" for a pure number, "nat", "token", "s", "trajectory", ...
+        formula: how it is computed, in one line.
+        low, high: the range it can never leave.
+        healthy: the range in which a run is usually fine, in words ("" where there is none).
+        scope: what it is computed over: token, row, group, batch, update, run.
+        text: one sentence a reader who does not know the number needs.
+    """
+
+    name: str
+    unit: str
+    formula: str
+    low: float = -math.inf
+    high: float = math.inf
+    healthy: str = ""
+    scope: str = "batch"
+    text: str = ""
+
+    def holds(self, value: float) -> bool:
+        """True when `value` lies in the declared range (NaN never does)."""
+        return self.low <= value <= self.high

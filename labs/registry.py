@@ -1,0 +1,208 @@
+"""A folder is a registry, a file an entry.
+
+The name of an entry is the name of its file, so listing a registry reads the folder and imports nothing;
+asking for one entry imports one file. The entry is the module attribute of the same name (`rloo` in
+`rloo.py`), or, for registries of whole modules (experiments), the module itself. Adding an entry is adding
+a file: there is no list to edit.
+
+>>> from labs.registry import estimators
+>>> "grpo" in estimators
+True
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from labs.errors import InputError, one_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Columns that verl's dispatcher may pass to any estimator; `**_` of an entry may swallow these and no others.
+VERL_COLUMNS = frozenset(
+    {
+        "token_level_rewards", "response_mask", "index", "config", "reward_baselines", "values", "gamma", "lam",
+        "old_log_probs", "sum_pi_squared", "rollout_is_weights", "non_tensor_batch", "batch",
+        "norm_adv_by_std_in_grpo", "epsilon",
+    }
+)  # fmt: skip
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class Registry(Mapping[str, Any]):
+    """The entries of one folder, by file name.
+
+    Args:
+        kind: singular noun used in messages and by `labs list KIND`.
+        package: dotted name of the folder.
+        whole: the entry is the module itself rather than its attribute of the same name.
+        needs: what every entry of a registry of whole modules must define.
+    """
+
+    def __init__(self, kind: str, package: str, *, whole: bool = False, needs: tuple[str, ...] = ()) -> None:
+        self.kind = kind
+        self.package = package
+        self._whole = whole
+        self._needs = needs
+        self._extra: dict[str, Any] = {}
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds the entries."""
+        return _ROOT.joinpath(*self.package.split("."))
+
+    def path(self, name: str) -> Path:
+        """The file (or, for a folder entry, its `__init__.py`) of entry `name`; raises `InputError` on a miss."""
+        for candidate in (self.folder / f"{name}.py", self.folder / name / "__init__.py"):
+            if candidate.is_file() and not name.startswith("_"):
+                return candidate
+        raise self.unknown(name)
+
+    def unknown(self, name: str) -> InputError:
+        """The error for a name that is not here, with close names."""
+        return one_of(f"{self.kind}", name, list(self))
+
+    def __iter__(self) -> Iterator[str]:
+        names = {p.stem for p in self.folder.glob("*.py")}
+        names |= {p.parent.name for p in self.folder.glob("*/__init__.py")}
+        return iter(sorted({n for n in names if not n.startswith("_")} | set(self._extra)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in set(self)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._extra:
+            return self._extra[name]
+        self.path(name)
+        module = importlib.import_module(f"{self.package}.{name}")
+        if self._whole:
+            missing = [n for n in self._needs if not hasattr(module, n)]
+            if missing:
+                raise InputError(f"{self.kind} {name}: {self.path(name)} does not define {', '.join(missing)}")
+            return module
+        if not hasattr(module, name):
+            raise InputError(f"{self.kind} {name}: {self.path(name)} does not define {name!r}")
+        return getattr(module, name)
+
+    def describe(self, name: str) -> str:
+        """First paragraph line of the entry's docstring, read without importing the file."""
+        if name in self._extra:
+            return (inspect.getdoc(self._extra[name]) or "").split("\n", 1)[0]
+        doc = ast.get_docstring(ast.parse(self.path(name).read_text(encoding="utf-8"))) or ""
+        return doc.split("\n", 1)[0]
+
+    def add(self, name: str, entry: Any) -> None:
+        """Add an entry that lives outside the folder (a user's own file) under a name that is still free."""
+        if name in self:
+            raise InputError(
+                f"{self.kind} {name!r} is taken by {self.path(name) if name not in self._extra else 'an entry added before'}"
+            )
+        self._extra[name] = entry
+
+    def remove(self, name: str) -> None:
+        """Forget an entry that `add` brought."""
+        del self._extra[name]
+
+    def entry(self, *, needs: tuple[str, ...] = (), **meta: Any) -> Callable[[F], F]:
+        """Decorate the function of an entry with what it declares.
+
+        Args:
+            needs: columns beyond the ones every call has; each must be a parameter of the function.
+            **meta: data for tests, `labs show` and adapters (`paper`, `verl`, `properties`, ...).
+
+        The bare function is returned with `needs` and `meta` as attributes. Raises `InputError` at import if
+        `needs` and the parameters disagree, or if the function does not carry the name of its file.
+        """
+
+        def decorate(function: F) -> F:
+            parameters = inspect.signature(function).parameters
+            lacking = [n for n in needs if n not in parameters]
+            if lacking:
+                raise InputError(
+                    f"{self.kind} {function.__name__}: needs {', '.join(lacking)}, which is no parameter of it"
+                )
+            function.__dict__["needs"] = tuple(needs)
+            function.__dict__["meta"] = dict(meta)
+            return function
+
+        return decorate
+
+
+def call(function: Callable[..., Any], **columns: Any) -> Any:
+    """Call an entry by keyword and refuse names that it would silently swallow.
+
+    `**_` in an entry exists for the columns that verl passes to every estimator. A name that is neither a
+    parameter of the entry nor one of those is a typing mistake and raises `InputError`.
+    """
+    parameters = inspect.signature(function).parameters
+    named = {n for n, p in parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    stray = [n for n in columns if n not in named and n not in VERL_COLUMNS]
+    if stray:
+        known = ", ".join(sorted(named))
+        raise InputError(f"{function.__name__} got {', '.join(stray)}; it takes {known}")
+    return function(**columns)
+
+
+def opt(config: Any, key: str, default: Any = None) -> Any:
+    """Read `key` from `config` as verl's call sites do.
+
+    Args:
+        config: None, a mapping (dict, OmegaConf) or an object with attributes (dataclass).
+        key: the field; `a.b` descends.
+        default: returned when `config` is None or has no such field.
+    """
+    for part in key.split("."):
+        if config is None:
+            return default
+        if isinstance(config, Mapping) or hasattr(config, "get"):
+            config = config.get(part, default)
+        else:
+            config = getattr(config, part, default)
+    return config
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import a user's own Python file as a module of its own, without putting its folder on `sys.path`."""
+    import importlib.util
+
+    if not path.is_file():
+        raise InputError(f"{path} is no file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+estimators = Registry("estimator", "labs.advantages")
+losses = Registry("loss", "labs.losses")
+rewards = Registry("reward", "labs.rewards")
+masks = Registry("mask", "labs.masks")
+environments = Registry("environment", "envs")
+experiments = Registry("experiment", "experiments", whole=True, needs=("Config", "run", "figures"))
+exercises = Registry("exercise", "labs.exercises", whole=True)
+checks = Registry("check", "labs.checks", whole=True)
+commands = Registry("command", "labs.commands", whole=True)
+
+#: The registries a user can list, by the plural that `labs list` takes.
+KINDS: dict[str, Registry] = {
+    "estimators": estimators,
+    "losses": losses,
+    "rewards": rewards,
+    "masks": masks,
+    "environments": environments,
+    "experiments": experiments,
+    "exercises": exercises,
+    "checks": checks,
+}

@@ -1,0 +1,1 @@
+"""Reward rules: one file, one entry of `labs.registry.rewards`."""
