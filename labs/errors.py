@@ -16,3 +16,15 @@ def one_of(what: str, value: object, allowed: "list[str] | tuple[str, ...]") -> 
     close = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return InputError(f"{what} is {value!r}; allowed: {', '.join(allowed)}{hint}")
+
+
+class UnsupportedError(InputError, NotImplementedError):
+    """An `InputError` where verl raises `NotImplementedError`: code that catches either keeps working."""
+
+
+class AssertedError(InputError, AssertionError):
+    """An `InputError` where verl asserts."""
+
+
+class InputTypeError(InputError, TypeError):
+    """An `InputError` where verl raises `TypeError`."""
