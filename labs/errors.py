@@ -28,3 +28,11 @@ class AssertedError(InputError, AssertionError):
 
 class InputTypeError(InputError, TypeError):
     """An `InputError` where verl raises `TypeError`."""
+
+
+class ShapeError(InputError, RuntimeError):
+    """A tensor of the wrong shape or dtype; a `RuntimeError` too, which torch raises there in verl."""
+
+
+class MissingError(InputError, AssertionError):
+    """A configuration or column that is needed and absent; an `AssertionError` too, which verl raises there."""
