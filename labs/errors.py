@@ -32,7 +32,3 @@ class InputTypeError(InputError, TypeError):
 
 class ShapeError(InputError, RuntimeError):
     """A tensor of the wrong shape or dtype; a `RuntimeError` too, which torch raises there in verl."""
-
-
-class MissingError(InputError, AssertionError):
-    """A configuration or column that is needed and absent; an `AssertionError` too, which verl raises there."""
