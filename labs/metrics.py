@@ -34,6 +34,6 @@ class Metric:
     scope: str = "batch"
     text: str = ""
 
-    def holds(self, value: float) -> bool:
-        """True when `value` lies in the declared range (NaN never does)."""
-        return self.low <= value <= self.high
+    def holds(self, value: float, slack: float = 0.0) -> bool:
+        """True when `value` lies in the declared range, widened by `slack` for rounding (NaN never does)."""
+        return self.low - slack <= value <= self.high + slack
