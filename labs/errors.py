@@ -32,3 +32,7 @@ class InputTypeError(InputError, TypeError):
 
 class ShapeError(InputError, RuntimeError):
     """A tensor of the wrong shape or dtype; a `RuntimeError` too, which torch raises there in verl."""
+
+
+class InputIndexError(InputError, IndexError):
+    """An `InputError` where verl raises `IndexError`."""

@@ -47,28 +47,42 @@ def masked_var(values: Tensor, mask: Tensor, unbiased: bool = True) -> Tensor:
     Raises:
         ValueError: `unbiased` and the mask has no position or only one.
     """
-    mean = masked_mean(values, mask)
-    variance = masked_mean((values - mean) ** 2, mask)
+    return _variance(values - masked_mean(values, mask), mask, unbiased)
+
+
+def _variance(centred: Tensor, mask: Tensor, unbiased: bool) -> Tensor:
+    variance = masked_mean(centred**2, mask)
     if unbiased:
         mask_sum = mask.sum()
         if mask_sum == 0:
             raise InputError("masked_var: the mask has no valid position, the unbiased variance needs at least 2")
         if mask_sum == 1:
             raise InputError("masked_var: the mask has 1 valid position, the unbiased variance needs at least 2")
+        # The factor is a float32 number under an integer mask, so float64 whitening is good to 3e-8 there.
         variance = variance * (mask_sum / (mask_sum - 1))
     return variance
 
 
 def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True) -> Tensor:
-    """`(x - mean) * rsqrt(var + 1e-8)` with the Bessel variance over the mask; without `shift_mean` the mean is added back.
+    """`(x - mean) * rsqrt(var + 1e-8)`, Bessel variance over the mask; without `shift_mean` the mean is added back.
 
     *Every* position is transformed, the masked ones too. A constant input gives 0.
+
+    Raises:
+        ValueError: the mask has no position or only one.
     """
-    mean, var = masked_mean(values, mask), masked_var(values, mask)
-    whitened = (values - mean) * torch.rsqrt(var + 1e-8)
+    mean = masked_mean(values, mask)
+    centred = values - mean
+    whitened = centred * torch.rsqrt(_variance(centred, mask, unbiased=True) + 1e-8)
     if not shift_mean:
         whitened = whitened + mean
     return whitened
+
+
+def get_response_mask(response_id: Tensor, eos_token: int | list[int] = 2, dtype: torch.dtype = torch.int64) -> Tensor:
+    """1 up to and including the first `eos_token` (one id or several) of each row of `response_id` `[B, T]`."""
+    ends = torch.isin(response_id, torch.as_tensor(eos_token, device=response_id.device)).to(torch.int64)
+    return (ends.cumsum(dim=1) - ends == 0).to(dtype)
 
 
 def as_torch_index(index: Any, device: torch.device | None = None) -> Tensor:

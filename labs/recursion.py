@@ -1,0 +1,207 @@
+"""Recursions that run from the last response position to the first, and the packing that removes holes.
+
+Everything here is `x_t = a_t + c_t * x_{t+1}` for some `a` and `c`. A loop over the columns of a `[B, T]` tensor
+touches one number per cache line; the loops here run over blocks that were transposed first, so that each step reads
+contiguous memory, and they keep the order of operations of the plain loop: the results are equal to its bits.
+
+Notation: `r` reward, `V` value, `V'` value of the next state, `g` gamma, `l` lambda. `terminated` ends the value of
+the future; `done` ends the trace (a truncated episode is done and not terminated).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+#: Columns of one transposed block; two or three blocks of a thousand rows fit the second-level cache.
+BLOCK = 256
+
+
+def blocks_back(inputs: Sequence[Tensor], out: Tensor, body: Callable[..., Tensor]) -> Tensor:
+    """Fill `out` `[B, T]` block by block from the right: `body(*blocks)` gets and returns `[width, B]`, time first."""
+    width = out.shape[1]
+    for stop in range(width, 0, -BLOCK):
+        start = max(0, stop - BLOCK)
+        # Two copies are five times faster than one: torch transposes quickly only what is contiguous.
+        blocks = [x[:, start:stop].contiguous().t().clone(memory_format=torch.contiguous_format) for x in inputs]
+        out[:, start:stop] = body(*blocks).t().contiguous()
+    return out
+
+
+def sweep_(a: Tensor, c: Tensor | float, last: Tensor) -> Tensor:
+    """In place, `a[k] += c[k] * a[k + 1]` from the bottom row up, with `last` below the bottom row; returns row 0.
+
+    A tensor `c` is used as working memory.
+    """
+    rows = a.unbind(0)
+    if isinstance(c, Tensor):
+        for row, factor in zip(reversed(rows), reversed(c.unbind(0)), strict=True):
+            last = row.add_(factor.mul_(last))
+    elif c == 1:
+        for row in reversed(rows):
+            last = row.add_(last)
+    else:
+        for row in reversed(rows):
+            last = row.add_(last * c)
+    return last
+
+
+def linear(a: Tensor, c: Tensor | float, last: Tensor | None = None) -> Tensor:
+    """`x_t = a_t + c_t * x_{t+1}` along the second axis of `a` `[B, T]`, with `x_T = last` (default 0)."""
+    state = a.new_zeros(a.shape[0]) if last is None else last
+
+    def body(part: Tensor, *factor: Tensor) -> Tensor:
+        nonlocal state
+        state = sweep_(part, factor[0] if factor else float(c), state).clone()
+        return part
+
+    out = torch.empty_like(a, memory_format=torch.contiguous_format)
+    return blocks_back((a, c.expand_as(a)) if isinstance(c, Tensor) else (a,), out, body)
+
+
+def carried_gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
+    """GAE that neither looks at nor spends anything on a masked position: value and trace are carried across it.
+
+    `V' = m V + (1 - m) V'_next` and `A = m (delta + g l A_next) + (1 - m) A_next`, all `[B, T]` of one dtype.
+    """
+    rows = rewards.shape[0]
+    ahead, trace = rewards.new_zeros(rows), rewards.new_zeros(rows)
+    decay = gamma * lam
+
+    def body(r: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        nonlocal ahead, trace
+        hole = 1 - m
+        following = torch.empty((v.shape[0] + 1, rows), dtype=v.dtype, device=v.device)
+        following[-1] = ahead
+        torch.mul(v, m, out=following[:-1])
+        ahead = sweep_(following[:-1], hole.clone(), following[-1]).clone()
+        delta = following[1:].mul_(gamma).add_(r).sub_(v).mul_(m)
+        trace = sweep_(delta, 1.0 if decay == 1 else hole.add_(m, alpha=decay), trace).clone()
+        return delta
+
+    return blocks_back((rewards, values, mask), torch.empty_like(rewards), body)
+
+
+def carried_return(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
+    """Discounted return `G = m (r + g G_next) + (1 - m) G_next`; what it holds on a masked position is the carry."""
+    state = rewards.new_zeros(rewards.shape[0])
+
+    def body(r: Tensor, m: Tensor) -> Tensor:
+        nonlocal state
+        r.mul_(m)
+        state = sweep_(r, 1.0 if gamma == 1 else m.mul(gamma).add_(1 - m), state).clone()
+        return r
+
+    return blocks_back((rewards, mask), torch.empty_like(rewards), body)
+
+
+def ahead(x: Tensor, last: Tensor | float = 0.0) -> Tensor:
+    """`x` shifted one position to the left along the second axis, with `last` in the column that becomes free."""
+    out = torch.empty_like(x)
+    out[:, :-1] = x[:, 1:]
+    out[:, -1] = last
+    return out
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    gamma: float,
+    lam: float,
+    done: Tensor | None = None,
+    terminated: Tensor | None = None,
+) -> Tensor:
+    """`A_t = r + g (1 - terminated) V' - V + g l (1 - done) A_{t+1}` on every position of `[B, T]`."""
+    future = next_values if terminated is None else next_values * (~terminated)
+    delta = rewards + gamma * future - values
+    return linear(delta, gamma * lam if done is None else gamma * lam * (~done).to(delta.dtype))
+
+
+def td_lambda(
+    rewards: Tensor,
+    next_values: Tensor,
+    gamma: float,
+    lam: float,
+    done: Tensor | None = None,
+    terminated: Tensor | None = None,
+) -> Tensor:
+    """Lambda-return `G_t = r + g (1 - terminated) [(1 - l_t) V' + l_t G_{t+1}]` with `l_t = l (1 - done)`.
+
+    The last position bootstraps as if it were done: nothing is known behind it but `V'`.
+    """
+    trace = torch.full_like(rewards, lam) if done is None else lam * (~done).to(rewards.dtype)
+    trace[:, -1] = 0.0
+    discount = gamma * torch.ones_like(rewards) if terminated is None else gamma * (~terminated).to(rewards.dtype)
+    return linear(rewards + discount * (1 - trace) * next_values, discount * trace)
+
+
+def vtrace(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    log_ratio: Tensor,
+    gamma: float,
+    rho_max: float = 1.0,
+    c_max: float = 1.0,
+    done: Tensor | None = None,
+    terminated: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """V-trace policy-gradient advantages and targets `vs`; `log_ratio` is target minus behaviour log-probability.
+
+    `delta = min(rho, rho_max) (r + g V' - V)`, `vs - V = delta + g (1 - done) min(rho, c_max) (vs - V)_{t+1}`,
+    `A = min(rho, rho_max) (r + g vs_{t+1} - V)`, the last column with `V'` for `vs_{t+1}`.
+    """
+    rho = log_ratio.exp()
+    clipped = rho.clamp(max=rho_max)
+    live = torch.ones_like(rewards) if terminated is None else (~terminated).to(rewards.dtype)
+    trace = torch.ones_like(rewards) if done is None else (~done).to(rewards.dtype)
+    delta = clipped * (rewards + gamma * live * next_values - values)
+    vs = linear(delta, gamma * trace * rho.clamp(max=c_max)) + values
+    advantage = clipped * (rewards + gamma * live * ahead(vs, next_values[:, -1]) - values)
+    return advantage, vs
+
+
+class Packing:
+    """Moves the policy tokens of each row to its front, in order, and back: recursions then see no holes.
+
+    Args:
+        mask: [B, T]; every position whose mask is not 0 is kept.
+
+    Attributes:
+        lengths: [B] number of policy tokens.
+        mask: [B, L] bool, the mask after packing; L is the largest length, at least 1.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        self._valid = mask.bool()
+        self._rank = self._valid.cumsum(dim=1) - 1
+        self.lengths = self._valid.sum(dim=1)
+        width = max(1, int(self.lengths.max()))
+        self.mask = torch.arange(width, device=mask.device)[None] < self.lengths[:, None]
+        # One column more than needed takes everything that is dropped.
+        self._to = torch.where(self._valid, self._rank, width)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """`[B, T]` to `[B, L]`, zero behind the last token."""
+        width = self.mask.shape[1]
+        return x.new_zeros((x.shape[0], width + 1)).scatter_(1, self._to, x)[:, :width]
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """`[B, L]` to `[B, T]`, zero on masked positions."""
+        return packed.gather(1, self._rank.clamp(min=0)).masked_fill_(~self._valid, 0)
+
+    def following(self, packed: Tensor, bootstrap: Tensor | None) -> Tensor:
+        """`packed` one token ahead; behind the last token `bootstrap` `[B]` (default 0)."""
+        out = ahead(packed)
+        if bootstrap is not None:
+            ends = self.ends
+            out[ends] = bootstrap.to(out.dtype)[ends.any(dim=1)]
+        return out
+
+    @property
+    def ends(self) -> Tensor:
+        """`[B, L]` bool, true on the last token of every row that has one."""
+        return torch.arange(self.mask.shape[1], device=self.mask.device)[None] == self.lengths[:, None] - 1
