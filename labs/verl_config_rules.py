@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from labs.registry import estimators, losses
 from labs.verl_config import Settings
 
 _A, _C, _F = "algorithm.", "algorithm.rollout_correction.", "algorithm.filter_groups."
 _ACTOR = "actor_rollout_ref.actor."
-_GROUPED = (
-    "grpo",
-    "grpo_vectorized",
-    "grpo_passk",
-    "rloo",
-    "rloo_vectorized",
-    "reinforce_plus_plus_baseline",
-    "opo",
-    "gpg",
-    "gdpo",
-    "optimal_token_baseline",
+ESTIMATORS = (
+    "gae", "gdpo", "gpg", "grpo", "grpo_passk", "grpo_vectorized", "opo", "optimal_token_baseline",
+    "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "rloo", "rloo_vectorized",
     "tir_optimal_token_baseline",
-)
+)  # fmt: skip
+LOSSES = (
+    "bypass_mode", "cispo", "clip_cov", "dppo_kl", "dppo_tv", "dro", "geo_mean", "gpg", "gspo", "kl_cov", "sapo",
+    "vanilla",
+)  # fmt: skip
+AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean")
+_UNGROUPED = ("gae", "reinforce_plus_plus", "remax")
+_GROUPED = tuple(name for name in ESTIMATORS if name not in _UNGROUPED)
 _AGGREGATION_FIXED = {"sapo": "always takes seq-mean-token-mean", "geo_mean": "averages over all rows"}
 
 
@@ -60,20 +60,17 @@ def examine(settings: Settings) -> list[Finding]:
 
 def _known(s: Settings, name: str, allowed: tuple[str, ...]) -> Iterator[Finding]:
     if s[name] not in allowed:
-        yield Finding("wrong", name, f"is {s[name]!r}, which verl 0.9.1 does not know", "one of " + ", ".join(allowed))
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(s[name]), allowed, n=3) or [a for a in allowed if not a.startswith("lab_")]
+        yield Finding("wrong", name, f"is {s[name]!r}, which verl 0.9.1 does not know", "one of " + ", ".join(near))
 
 
 @_rule
 def _names(s: Settings) -> Iterator[Finding]:
-    from labs.registry import estimators, losses
-
-    recorded = tuple(n for n in estimators if estimators[n].meta.get("verl") == n)
-    modes = tuple(n for n in losses if losses[n].meta.get("verl") == n and n != "reinforce")
-    from labs.masked import AGG_MODES
-
-    yield from _known(s, _A + "adv_estimator", (*recorded, *(f"lab_{n}" for n in estimators)))
-    yield from _known(s, _ACTOR + "policy_loss.loss_mode", (*modes, *(f"lab_{n}" for n in losses)))
-    yield from _known(s, _ACTOR + "loss_agg_mode", AGG_MODES)
+    yield from _known(s, _A + "adv_estimator", (*ESTIMATORS, *(f"lab_{n}" for n in estimators)))
+    yield from _known(s, _ACTOR + "policy_loss.loss_mode", (*LOSSES, *(f"lab_{n}" for n in losses)))
+    yield from _known(s, _ACTOR + "loss_agg_mode", AGGREGATIONS)
 
 
 @_rule
@@ -115,7 +112,7 @@ def _bypass(s: Settings) -> Iterator[Finding]:
     mode = s[_ACTOR + "policy_loss.loss_mode"]
     if s[_C + "bypass_mode"] and mode != "bypass_mode":
         wanted = [k for k in ("rollout_is", "rollout_rs") if s[_C + k]]
-        what = f", so {' and '.join(wanted)} do nothing" if wanted else ""
+        what = f", so {' and '.join(wanted)} {'does' if len(wanted) == 1 else 'do'} nothing" if wanted else ""
         yield Finding(
             "dangerous",
             _C + "bypass_mode",
