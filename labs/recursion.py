@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from labs.errors import ShapeError
+
 #: Columns of one transposed block; two or three blocks of a thousand rows fit the second-level cache.
 BLOCK = 256
 
@@ -97,6 +99,11 @@ def carried_return(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
     return blocks_back((rewards, mask), torch.empty_like(rewards), body)
 
 
+def discounted(rewards: Tensor, gamma: float, done: Tensor | None = None) -> Tensor:
+    """Reward to go `G_t = r_t + g (1 - done) G_{t+1}` on every position of `[B, T]`."""
+    return linear(rewards, gamma if done is None else gamma * (~done).to(rewards.dtype))
+
+
 def ahead(x: Tensor, last: Tensor | float = 0.0) -> Tensor:
     """`x` shifted one position to the left along the second axis, with `last` in the column that becomes free."""
     out = torch.empty_like(x)
@@ -151,8 +158,9 @@ def vtrace(
 ) -> tuple[Tensor, Tensor]:
     """V-trace policy-gradient advantages and targets `vs`; `log_ratio` is target minus behaviour log-probability.
 
-    `delta = min(rho, rho_max) (r + g V' - V)`, `vs - V = delta + g (1 - done) min(rho, c_max) (vs - V)_{t+1}`,
-    `A = min(rho, rho_max) (r + g vs_{t+1} - V)`, the last column with `V'` for `vs_{t+1}`.
+    `delta = min(rho, rho_max) (r + g (1 - terminated) V' - V)`, `vs - V = delta + g (1 - done) min(rho, c_max)
+    (vs - V)_{t+1}`, `A = min(rho, rho_max) (r + g (1 - terminated) vs_{t+1} - V)`, with `V'` for `vs_{t+1}` where done
+    and in the last column.
     """
     rho = log_ratio.exp()
     clipped = rho.clamp(max=rho_max)
@@ -160,8 +168,10 @@ def vtrace(
     trace = torch.ones_like(rewards) if done is None else (~done).to(rewards.dtype)
     delta = clipped * (rewards + gamma * live * next_values - values)
     vs = linear(delta, gamma * trace * rho.clamp(max=c_max)) + values
-    advantage = clipped * (rewards + gamma * live * ahead(vs, next_values[:, -1]) - values)
-    return advantage, vs
+    next_vs = ahead(vs, next_values[:, -1])
+    if done is not None:
+        next_vs = torch.where(done, next_values, next_vs)
+    return clipped * (rewards + gamma * live * next_vs - values), vs
 
 
 class Packing:
@@ -205,3 +215,18 @@ class Packing:
     def ends(self) -> Tensor:
         """`[B, L]` bool, true on the last token of every row that has one."""
         return torch.arange(self.mask.shape[1], device=self.mask.device)[None] == self.lengths[:, None] - 1
+
+
+def behind(truncated: Tensor | None, bootstrap: Tensor | None) -> Tensor | None:
+    """Value behind the last token of each row: `bootstrap` where truncated, else 0; None when no row is truncated.
+
+    Raises:
+        ShapeError: a truncated row and no `bootstrap`.
+    """
+    if truncated is None or not bool(truncated.any()):
+        return None
+    if bootstrap is None:
+        raise ShapeError(
+            f"{int(truncated.sum())} rows are truncated and bootstrap_values is None; give one value a row"
+        )
+    return torch.where(truncated.bool(), bootstrap, 0.0)
