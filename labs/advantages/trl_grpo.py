@@ -29,6 +29,7 @@ from labs.trl import grpo_scores
 
 @estimators.entry(
     needs=("index",),
+    accepts_nan=True,
     paper="arXiv:2402.03300",
     properties=Properties(
         credit="trajectory",

@@ -27,6 +27,7 @@ from labs.trl import rloo_scores
 
 @estimators.entry(
     needs=("index",),
+    accepts_nan=True,
     paper="arXiv:2402.14740",
     properties=Properties(
         credit="trajectory",

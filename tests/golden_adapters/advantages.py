@@ -3,6 +3,10 @@
 import numpy as np
 import torch
 
+from labs.batch import TokenBatch
+from labs.correction import compute_rollout_correction_and_add_to_batch
+from labs.dispatch import compute_advantage, compute_advantage_for_multi_trajectories
+from labs.kl import apply_kl_penalty, get_kl_controller
 from labs.masked import (
     agg_loss,
     as_torch_index,
@@ -13,6 +17,7 @@ from labs.masked import (
     masked_var,
     masked_whiten,
 )
+from labs.pf_ppo import compute_pf_ppo_reweight_data, pf_ppo_rows, pf_ppo_weights
 from labs.registry import estimators
 
 CORE = "verl.trainer.ppo.core_algos."
@@ -94,7 +99,62 @@ def aggregate(config, inputs):
     return {"loss": loss, "grad_loss_mat": loss_mat.grad}
 
 
+def batch_of(inputs):
+    renamed = {"index": "uid"}
+    return TokenBatch({renamed.get(n, n): c for n, c in inputs.items()})
+
+
+def settings(config):
+    """Arguments of the dispatcher: what a row gives, else the defaults of the dispatcher."""
+    named = {n: config[n] for n in ("adv_estimator", "gamma", "lam") if n in config}
+    if "norm" in config:
+        named["norm_adv_by_std_in_grpo"] = config["norm"]
+    return named
+
+
+def dispatch(config, inputs):
+    batch = compute_advantage(batch_of(inputs), **settings(config), config=config.get("algo"))
+    return {"advantages": batch["advantages"], "returns": batch["returns"]}
+
+
+def sessions(config, inputs):
+    keys = config["batch_keys"]
+    batch = compute_advantage_for_multi_trajectories(batch_of(inputs), keys, **settings(config))
+    return {"advantages": batch["advantages"], "returns": batch["returns"]}
+
+
+def v1_chain(config, inputs):
+    """KL in the reward under the original mask, then correction, then advantages: verl's V1 order."""
+    batch, out = batch_of(inputs), {}
+    if "kl_ctrl" in config:
+        controller = get_kl_controller(config["kl_ctrl"])
+        batch, out["kl_metrics"] = apply_kl_penalty(batch, controller, config.get("kl_penalty", "kl"))
+    else:
+        batch = batch.replace(token_level_rewards=batch["token_level_scores"])
+    batch, out["rollout_metrics"] = compute_rollout_correction_and_add_to_batch(batch, config["rollout_correction"])
+    keys = [f"{uid}_{row}_0" for row, uid in enumerate(batch["uid"])]
+    batch = compute_advantage_for_multi_trajectories(batch, keys, **settings(config), config=config)
+    return dict(batch) | out
+
+
+def pf_ppo(config, inputs):
+    weights = pf_ppo_weights(inputs["token_level_scores"].sum(dim=-1), config["method"], config["pow"])
+    torch.manual_seed(config["torch_seed"])
+    drawn = pf_ppo_rows(weights)
+    torch.manual_seed(config["torch_seed"])
+    numbered = TokenBatch(
+        inputs | {"responses": torch.arange(len(weights))[:, None].expand(inputs["token_level_scores"].shape)}
+    )
+    resampled = compute_pf_ppo_reweight_data(numbered, config["method"], config["pow"])
+    return {"weights": weights, "sample_indices": drawn, "resampled_rows": resampled["responses"][:, 0]}
+
+
 ADAPTERS = {
+    "verl.trainer.ppo.ray_trainer.compute_advantage": dispatch,
+    "verl.trainer.ppo.v1.utils.compute_advantage_for_multi_trajectories": sessions,
+    "verl V1 trainer order (apply_kl_penalty -> compute_rollout_correction_and_add_to_batch"
+    " -> compute_advantage_for_multi_trajectories)": v1_chain,
+    f"{CORE}compute_pf_ppo_reweight_data": pf_ppo,
     **{f"{CORE}compute_{verl}": estimator(name) for verl, name in NAMES.items()},
     "verl==0.8.0 compute_reinforce_plus_plus_outcome_advantage": estimator("reinforce_plus_plus_reset"),
     f"{CORE}compute_gdpo_outcome_advantage": gdpo,
@@ -103,4 +163,8 @@ ADAPTERS = {
     "verl.utils.torch_functional.masked_whiten": whiten,
     "verl.utils.torch_functional.get_response_mask": response_mask,
     "verl.utils.groupwise.group_mean_std": groups,
+}
+
+EXCUSED = {
+    "dispatch.gae_config_none": "verl reads config.get behind gae though config is None; the lab takes None as empty",
 }
