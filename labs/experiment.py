@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 RESERVED = ("experiment", "seed", "fingerprint", "config", "headline", "summary", "conclusion", "next")
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Result:
     """What one run of an experiment found.
 

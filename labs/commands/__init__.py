@@ -1,1 +1,1 @@
-"""Commands of `python -m labs`: one file, one command."""
+"""The commands of `python -m labs`, one file each: it defines `command`, and its docstring is its line in the list."""

@@ -1,0 +1,102 @@
+"""What a command says and how it ends: the progress bar, and one sentence for whatever went wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from labs.errors import InputError
+
+
+def say(text: str) -> None:
+    """One line on standard error, where it does not mix with results."""
+    sys.stderr.write(text + "\n")
+
+
+class Bar:
+    """A progress bar on standard error: only on a terminal, only for work that takes longer than a second."""
+
+    WIDTH = 30
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._start = time.monotonic()
+        self._next = self._start + 1.0
+        self._shown = False
+        self._on = not quiet and sys.stderr is not None and sys.stderr.isatty()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not self._on or now < self._next or done <= 0:
+            return
+        self._next, self._shown = now + 0.1, True
+        share = min(done / total, 1.0) if total else 1.0
+        left = (now - self._start) * (1 - share) / share
+        full = round(self.WIDTH * share)
+        minutes, seconds = divmod(round(left), 60)
+        bar = "#" * full + "." * (self.WIDTH - full)
+        self._draw(f"[{bar}] {done}/{total}, {minutes}:{seconds:02d} left ")
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._shown:
+            self._draw(" " * (self.WIDTH + 40) + "\r")
+        self._on = False
+
+    @staticmethod
+    def _draw(text: str) -> None:
+        sys.stderr.write("\r" + text)
+        sys.stderr.flush()
+
+
+def main(command: click.Command, name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    0 done; 1 the system refused (disk, permission, a closed pipe); 2 the input is wrong; 130 interrupted. Whatever goes
+    wrong is said in one sentence on standard error. A traceback means a bug in the lab.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    # The lab's tensors are tiny: more threads only cost time, and one thread makes any number of processes agree.
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    try:
+        code = _invoke(command, name, list(arguments))
+        sys.stdout.flush()
+        return code
+    except click.ClickException as error:
+        return _end(2, error.format_message().replace("\n", " "))
+    except InputError as error:
+        return _end(2, str(error).replace("\n", " "))
+    except (KeyboardInterrupt, click.Abort):
+        return _end(130, "interrupted; what was complete is kept, nothing else was written")
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            return _end(1, "standard output was closed by its reader")
+        where = f"{error.filename}: " if error.filename else "cannot write: "
+        return _end(1, f"{where}{error.strerror or error}")
+
+
+def _invoke(command: click.Command, name: str, arguments: list[str]) -> int:
+    try:
+        with command.make_context(name, arguments) as context:
+            code: object = command.invoke(context)
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _end(code: int, sentence: str) -> int:
+    """Say the last sentence; make sure that Python has nothing left to complain about when it closes its streams."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        say(f"error: {sentence}" if code != 130 else sentence)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    return code
