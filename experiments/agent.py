@@ -351,11 +351,11 @@ def _heat(results: Sequence[Result]) -> Figure:
     policy = results[0].data["policy"]
     names = [f"{row['operation']}, {row['stage']}" for row in policy]
     actions = list(policy[0]["action_probabilities"])
-    fig, axes = plots.figure(1, 2, height=2.0 + 0.45 * len(names), sharey=True)
+    fig, axes = plots.figure(1, 2, height=2.3 + 0.45 * len(names), sharey=True)
     seeds = f", mean of {len(results)} seeds" if len(results) > 1 else ""
     for ax, key, when in zip(axes, ("policy_before", "policy"), ("before", "after"), strict=True):
-        image = plots.heatmap(ax, table(key), names, actions)
-        plots.label(ax, f"{when.capitalize()} training\n\n", x="action")
+        image = plots.heatmap(ax, table(key), names, actions, slant=len(actions) > 4)
+        plots.label(ax, f"{when.capitalize()} training\n\n\n", x="action")
         told = ax.text(0, 1.02, _success([result.data[when] for result in results]), transform=ax.transAxes, size=11)
         told.set_in_layout(False)
     axes[0].set_ylabel("operation, stage")
@@ -369,5 +369,7 @@ def _success(judged: Sequence[Mapping[str, Any]]) -> str:
     interval = wilson(round(sampled[0] * judged[0]["episodes"]), judged[0]["episodes"])
     if len(judged) > 1:
         interval = t_interval(sampled)
-    bounds = f"({interval.name.removesuffix(' interval')} {interval.low:.3f} to {interval.high:.3f})"
-    return f"success: exact {sum(exact) / len(exact):.4f}\nsampled {interval.value:.4f} {bounds}"
+    return (
+        f"exact success {sum(exact) / len(exact):.4f}\nsampled {interval.value:.4f}\n"
+        f"{interval.name.removesuffix(' interval')} {interval.low:.3f} to {interval.high:.3f}"
+    )

@@ -144,11 +144,23 @@ def heatmap(
     high: float = 1.0,
     colors: str = AMOUNT,
     form: str = "{:.2f}",
+    slant: bool = False,
 ) -> Any:
-    """A table as colour with its numbers written in; returns the image, for a colour bar."""
+    """A table as colour with its numbers written in; returns the image, for a colour bar.
+
+    Args:
+        axes: where.
+        table: `[rows][columns]`.
+        rows, columns: their names.
+        low, high: the values at the ends of the colours.
+        colors: `AMOUNT` or `DIFFERENCE`.
+        form: of a number.
+        slant: turn the names of the columns, where they are too long to stand side by side.
+    """
     image: Any = axes.imshow(table, cmap=colors, vmin=low, vmax=high, aspect="auto")
     axes.grid(False)
-    axes.set_xticks(range(len(columns)), columns)
+    turned: Any = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if slant else {}
+    axes.set_xticks(range(len(columns)), columns, **turned)
     axes.set_yticks(range(len(rows)), rows)
     axes.tick_params(length=0)
     for side in ("left", "bottom"):
