@@ -46,6 +46,7 @@ class LossCall:
         response_mask: `[B, T]` bool, integer or float.
         config: see `labs.actor_config.actor_settings`.
         rollout_is_weights: `[B, T]` or None; multiplied into the per-token loss after any clipping.
+        by_row: advantages may also be `[B]`, and they and the weights `[B, 1]`, as TRL has them.
 
     Raises:
         InputError: a missing, empty or integer column, or shapes that differ.
@@ -60,6 +61,8 @@ class LossCall:
         response_mask: Tensor,
         config: Any = None,
         rollout_is_weights: Tensor | None = None,
+        *,
+        by_row: bool = False,
     ) -> None:
         self.name = name
         self.settings: ActorConfig = actor_settings(config)
@@ -70,11 +73,13 @@ class LossCall:
             )
         self.old = log_prob.detach() if old_log_prob is None else _floating(name, "old_log_prob", old_log_prob, shape)
         self.log_prob = log_prob
-        self.advantages = _floating(name, "advantages", advantages, shape)
+        if by_row and isinstance(advantages, Tensor) and advantages.ndim == 1:
+            advantages = advantages.unsqueeze(1)
+        self.advantages = _floating(name, "advantages", advantages, shape, by_row)
         self.mask = _shaped(name, "response_mask", response_mask, shape)
         self.weights = rollout_is_weights
         if rollout_is_weights is not None:
-            _floating(name, "rollout_is_weights", rollout_is_weights, shape)
+            _floating(name, "rollout_is_weights", rollout_is_weights, shape, by_row)
         self.valid = self.mask if self.mask.dtype is torch.bool else self.mask.bool()
         self.tokens = self.mask.sum()
 
@@ -113,25 +118,26 @@ class LossCall:
             wrong = torch.zeros_like(self.valid) if column is None else ~column.detach().isfinite() & self.valid
             if column is not None and bool(wrong.any()):
                 row, token = wrong.nonzero()[0].tolist()
+                value = float(column.expand_as(self.mask)[row, token])
                 raise InputError(
-                    f"{self.name}: {name} is {float(column[row, token])} at row {row}, token {token}, "
-                    "where response_mask is 1; it must be finite there"
+                    f"{self.name}: {name} is {value} at row {row}, token {token}, where response_mask is 1; "
+                    "it must be finite there"
                 )
         return loss
 
 
-def _shaped(name: str, column: str, value: Any, shape: torch.Size | None = None) -> Tensor:
+def _shaped(name: str, column: str, value: Any, shape: torch.Size | None = None, by_row: bool = False) -> Tensor:
     if not isinstance(value, Tensor):
         raise InputError(f"{name}: {column} is {type(value).__name__}; a loss takes a torch tensor [B, T]")
-    if shape is not None and value.shape != shape:
+    if shape is not None and value.shape != shape and not (by_row and value.shape == (shape[0], 1)):
         raise InputError(
             f"{name}: {column} has shape {tuple(value.shape)}, log_prob has {tuple(shape)}; they must agree"
         )
     return value
 
 
-def _floating(name: str, column: str, value: Any, shape: torch.Size | None = None) -> Tensor:
-    if not _shaped(name, column, value, shape).dtype.is_floating_point:
+def _floating(name: str, column: str, value: Any, shape: torch.Size | None = None, by_row: bool = False) -> Tensor:
+    if not _shaped(name, column, value, shape, by_row).dtype.is_floating_point:
         raise InputError(f"{name}: {column} has dtype {value.dtype}; it must be floating point")
     return value  # type: ignore[no-any-return]
 
@@ -140,3 +146,8 @@ def clip_parts(call: LossCall, ratio: Tensor) -> tuple[Tensor, Tensor]:
     """`(-A * ratio, -A * clip(ratio, 1 - low, 1 + high))`, the two sides that PPO takes the larger of."""
     low, high = call.settings.clip_bounds
     return -call.advantages * ratio, -call.advantages * ratio.clamp(1 - low, 1 + high)
+
+
+def row_weight(weights: Tensor, mask: Tensor) -> Tensor:
+    """`[B]`: geometric mean of the token weights, `exp(sum log(w + 1e-10) mask / (n + 1e-8))`, as verl has it."""
+    return ((torch.log(weights + 1e-10) * mask).sum(dim=-1) / (mask.sum(dim=-1) + 1e-8)).exp()

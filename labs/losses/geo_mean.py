@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from labs.loss_properties import Extremes, LossProperties
-from labs.loss_terms import CLIP_METRICS, LossCall
+from labs.loss_terms import CLIP_METRICS, LossCall, row_weight
 from labs.registry import losses
 
 
@@ -53,7 +53,7 @@ def geo_mean(
     ratio = ((one_sided * call.mask).sum(dim=-1) / count).exp()
     per_row = -(advantages * call.mask).sum(dim=-1) / count * ratio
     if rollout_is_weights is not None:
-        per_row = per_row * ((torch.log(rollout_is_weights + 1e-10) * call.mask).sum(dim=-1) / count).exp()
+        per_row = per_row * row_weight(rollout_is_weights, call.mask)
     with torch.no_grad():
         clipped = log_ratio != clamped
         metrics = {

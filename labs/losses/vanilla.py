@@ -34,7 +34,8 @@ def vanilla(
         y = max(-A r, -A clip(r, 1 - clip_ratio_low, 1 + clip_ratio_high))
         L = y where A >= 0,  min(y, -A clip_ratio_c) where A < 0
 
-    Without the second line a token with a negative advantage whose ratio explodes has an unbounded gradient.
+    Without the second line a token with a negative advantage whose ratio explodes has an unbounded gradient. TRL's
+    two-sided bound `delta` is the same thing: clip_ratio_c = delta gives its loss for every delta over 1 + high.
 
     Args:
         old_log_prob, log_prob, advantages, response_mask: `[B, T]`; advantages carry no gradient here.
