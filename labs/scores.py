@@ -24,8 +24,8 @@ def response_lengths(batch: TokenBatch) -> Tensor:
     return attended[:, -batch.width :].sum(dim=1)
 
 
-def assemble_rm_scores(batch: TokenBatch, scores: Any) -> Tensor:
-    """[B, T] float32 with each score at `response_lengths - 1`, verl's reward managers' placement.
+def assemble_rm_scores(batch: TokenBatch, scores: Any, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[B, T] with each score at `response_lengths - 1`, verl's reward managers' placement (there always float32).
 
     An empty response gets its score in the last column (index -1), on padding.
 
@@ -35,8 +35,8 @@ def assemble_rm_scores(batch: TokenBatch, scores: Any) -> Tensor:
     values = torch.as_tensor(scores)
     if tuple(values.shape) != (batch.rows,):
         raise InputError(f"scores have shape {tuple(values.shape)}, the batch needs one a row, ({batch.rows},)")
-    placed = torch.zeros(batch.rows, batch.width, dtype=torch.float32)
-    placed[torch.arange(batch.rows), response_lengths(batch) - 1] = values.to(torch.float32)
+    placed = torch.zeros(batch.rows, batch.width, dtype=dtype)
+    placed[torch.arange(batch.rows), response_lengths(batch) - 1] = values.to(dtype)
     return placed
 
 

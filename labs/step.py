@@ -1,0 +1,405 @@
+r"""The order of one training step, written once: a generator of `(stage, batch)`.
+
+| stage | reads | writes |
+|---|---|---|
+| score | scores | rm_scores, token_level_scores |
+| kl | token_level_scores, old_log_probs, ref_log_prob | token_level_rewards |
+| correction | old_log_probs, rollout_log_probs | rollout_is_weights, rejected |
+| mask | rejected, truncated, what the mask rules need | response_mask |
+| advantage | token_level_rewards, response_mask, uid, what the estimator needs | advantages, returns |
+| mask | advantages (only when a rule reads them) | response_mask |
+| loss | advantages, log_prob, old_log_probs, response_mask, loss_mask | loss_weights |
+
+verl 0.9.1's order: KL is charged on the original mask, rejection comes before the baseline, the loss divides by
+counts of the original `loss_mask`. Only the mask stage writes `response_mask`; `loss_mask` never changes. Batches are
+frozen, so that the list of stages shows how every entry came to be. `labs.trainer` goes on with update and metrics;
+`labs.exact` runs the same stages on enumerated batches.
+
+    gradient of the objective = sum over [i, t] of loss_weights[i, t] * grad log pi(token i, t)
+
+with `loss_weights = -d loss / d log_prob`, taken by autograd from the registered loss. The entropy bonus is not in it:
+it is a function of whole rows of the policy and has no log-probability to go through.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labs import kl, scores, truncation
+from labs.actor_config import ActorConfig, PolicyLossConfig
+from labs.actor_loss import ppo_loss
+from labs.batch import TokenBatch
+from labs.correction import (
+    RolloutCorrectionConfig,
+    apply_bypass_mode,
+    compute_rollout_correction_and_rejection_mask,
+)
+from labs.errors import InputError, one_of
+from labs.masked import AGG_MODES
+from labs.registry import call, estimators, losses, masks, rewards
+
+#: One entry of a chain: its name and its options.
+Choice = tuple[str, Mapping[str, Any]]
+
+STAGES = ("score", "kl", "correction", "mask", "advantage", "loss")
+DENOMINATORS = ("loss_mask", "response_mask")
+
+#: Parameters that every loss has; what a loss takes beyond them is an option or a column.
+_LOSS_PARAMETERS = frozenset(
+    {
+        "old_log_prob", "log_prob", "advantages", "response_mask", "loss_agg_mode", "config", "rollout_is_weights",
+        "generator",
+    }
+)  # fmt: skip
+#: Columns of the batch that a loss may take beyond those.
+_LOSS_COLUMNS = ("ref_log_prob", "rollout_log_probs", "entropy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepConfig:
+    """What one step does, under verl's names.
+
+    Attributes:
+        estimator, estimator_options: entry of `labs.registry.estimators`; keywords for it.
+        gamma, lam, norm_adv_by_std_in_grpo: read by the estimators that have them.
+        gdpo_reward_keys, gdpo_reward_weights: components of `gdpo`, row columns of the batch.
+        loss, loss_options: entry of `labs.registry.losses`; fields of `ActorConfig` (`clip_ratio_low`), of
+            `PolicyLossConfig` (`dro_beta`), or keywords of the entry.
+        loss_agg_mode, loss_scale_factor: see `labs.masked.agg_loss`.
+        denominators: `loss_mask` (verl's trainer: the token count of the original mask and all rows) or
+            `response_mask` (what is left after rejection, rows with a token).
+        entropy_coeff: weight of the aggregated token entropy in the loss.
+        use_kl_loss, kl_loss_coef, kl_loss_type: KL to the reference in the loss.
+        use_kl_in_reward, kl_penalty, kl_ctrl: KL to the reference in the reward; `kl_ctrl` is verl's block.
+        rewards: chain of entries of `labs.registry.rewards` that shape the scores.
+        correction: verl's block, or None for no correction and no diagnostics.
+        masks: entries of `labs.registry.masks`, in order.
+        truncation: rule of `labs.truncation` for rows cut by the step limit; None leaves the verifier's score.
+
+    Raises:
+        InputError: an unknown name, an option that its entry does not have, or bypass mode without its loss.
+    """
+
+    estimator: str = "grpo"
+    estimator_options: Mapping[str, Any] = field(default_factory=dict)
+    gamma: float = 1.0
+    lam: float = 1.0
+    norm_adv_by_std_in_grpo: bool = True
+    gdpo_reward_keys: tuple[str, ...] = ("success", "valid")
+    gdpo_reward_weights: tuple[float, ...] | None = None
+    loss: str = "vanilla"
+    loss_options: Mapping[str, Any] = field(default_factory=dict)
+    loss_agg_mode: str = "token-mean"
+    loss_scale_factor: float | None = None
+    denominators: str = "loss_mask"
+    entropy_coeff: float = 0.0
+    use_kl_loss: bool = False
+    kl_loss_coef: float = 0.001
+    kl_loss_type: str = "low_var_kl"
+    use_kl_in_reward: bool = False
+    kl_penalty: str = "kl"
+    kl_ctrl: Mapping[str, Any] = field(default_factory=dict)
+    rewards: tuple[Choice, ...] = (("naive", {}),)
+    correction: RolloutCorrectionConfig | None = None
+    masks: tuple[Choice, ...] = ()
+    truncation: str | None = None
+
+    def __post_init__(self) -> None:
+        _options("estimator", self.estimator, estimators[self.estimator], self.estimator_options)
+        for name, options in self.rewards:
+            _options("reward", name, rewards[name], options)
+        for name, options in self.masks:
+            _options("mask", name, masks[name], options)
+        if self.truncation is not None and self.truncation not in truncation.RULES:
+            raise one_of("truncation", self.truncation, list(truncation.RULES))
+        for what, value, allowed in (
+            ("loss_agg_mode", self.loss_agg_mode, AGG_MODES),
+            ("denominators", self.denominators, DENOMINATORS),
+        ):
+            if value not in allowed:
+                raise one_of(what, value, allowed)
+        if self.correction is not None and self.correction.bypass_mode and self.loss != "bypass_mode":
+            raise InputError(
+                f"correction.bypass_mode is on and the loss is {self.loss!r}: only the loss bypass_mode reads the "
+                "correction then, any other would train as if nothing had been corrected"
+            )
+        self.actor()
+
+    def actor(self) -> ActorConfig:
+        """The settings that the loss reads."""
+        entry = losses[self.loss]
+        own = {f.name for f in fields(ActorConfig)} - {"policy_loss", "global_batch_info"}
+        block = {f.name for f in fields(PolicyLossConfig)} - {"loss_mode", "options", "rollout_correction"}
+        extra = set(inspect.signature(entry).parameters) - _LOSS_PARAMETERS
+        for name in self.loss_options:
+            if name not in own | block | extra:
+                raise one_of(f"an option of loss {self.loss}", name, sorted(own | block | extra))
+
+        def pick(names: set[str]) -> dict[str, Any]:
+            return {n: v for n, v in self.loss_options.items() if n in names}
+
+        correction: dict[str, Any] = {} if self.correction is None else {"rollout_correction": self.correction}
+        policy_loss = PolicyLossConfig(
+            loss_mode=self.loss, options=pick(extra - own - block), **correction, **pick(block)
+        )
+        settings: dict[str, Any] = {
+            "loss_agg_mode": self.loss_agg_mode,
+            "loss_scale_factor": self.loss_scale_factor,
+            "entropy_coeff": self.entropy_coeff,
+            "use_kl_loss": self.use_kl_loss,
+            "kl_loss_coef": self.kl_loss_coef,
+            "kl_loss_type": self.kl_loss_type,
+        }
+        return ActorConfig(**{**settings, **pick(own)}, policy_loss=policy_loss)
+
+    def algorithm(self) -> dict[str, Any]:
+        """The settings that the estimators read: verl's block `algorithm`."""
+        return {
+            "gamma": self.gamma,
+            "lam": self.lam,
+            "norm_adv_by_std_in_grpo": self.norm_adv_by_std_in_grpo,
+            "gdpo_reward_keys": list(self.gdpo_reward_keys),
+            "gdpo_reward_weights": None if self.gdpo_reward_weights is None else list(self.gdpo_reward_weights),
+        }
+
+
+def _options(kind: str, name: str, entry: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(entry).parameters
+    known = sorted(n for n, p in parameters.items() if p.default is not p.empty and n not in ("config", "batch"))
+    for option in options:
+        if option not in known:
+            raise one_of(f"an option of {kind} {name}", option, known)
+
+
+def required(config: StepConfig) -> frozenset[str]:
+    """The columns that a batch must bring, beyond `scores` (or `token_level_scores`), for these settings."""
+    wanted = {"response_mask", "old_log_probs", *estimators[config.estimator].needs}
+    for name, _ in config.rewards:
+        wanted |= set(rewards[name].needs)
+    for name, _ in config.masks:
+        wanted |= set(masks[name].needs) - {"advantages"}
+    if config.truncation is not None:
+        wanted |= {"truncated", *truncation.RULES[config.truncation].needs}
+    if config.use_kl_in_reward or config.use_kl_loss:
+        wanted.add("ref_log_prob")
+    if config.correction is not None:
+        wanted.add("rollout_log_probs")
+    if "non_tensor_batch" in wanted:
+        wanted |= {"prompts", *config.gdpo_reward_keys}
+    renamed = {"index": "uid", "response_lengths": "attention_mask", "batch": "attention_mask",
+               "action_lengths": "response_mask", "log_prob": "old_log_probs"}  # fmt: skip
+    wanted = {renamed.get(name, name) for name in wanted}
+    return frozenset(wanted - {"token_level_rewards", "non_tensor_batch"})
+
+
+def stages(
+    batch: TokenBatch,
+    config: StepConfig,
+    *,
+    controller: kl.KLController | None = None,
+    metrics: dict[str, float] | None = None,
+    generator: torch.Generator | None = None,
+) -> Iterator[tuple[str, TokenBatch]]:
+    """Run the stages up to `loss` and yield the batch after each one.
+
+    Args:
+        batch: the columns of `required(config)`, and `scores` [B] (or `token_level_scores` [B, T], which are then
+            taken as they are). `log_prob` is the current policy's, by default `old_log_probs` (the first minibatch
+            of a step). Without `loss_mask` the `response_mask` of the start is it.
+        config: what to do.
+        controller: of the KL in reward; it is updated in place. None makes a new one of `config.kl_ctrl`.
+        metrics: gets the metrics of every stage.
+        generator: for a loss that draws.
+
+    Yields:
+        `(stage, batch)` in the order of the module's table. The last batch has `loss_weights` [B, T].
+
+    Raises:
+        InputError: a missing column; whatever the entries refuse.
+    """
+    note = {} if metrics is None else metrics
+    if config.correction is not None and config.correction.bypass_mode:
+        batch = apply_bypass_mode(batch)
+    lacking = sorted(n for n in required(config) if n not in batch)
+    if lacking:
+        raise InputError(f"the step needs the columns {', '.join(lacking)}; the batch has {', '.join(sorted(batch))}")
+    if "loss_mask" not in batch:
+        batch = batch.replace(loss_mask=batch["response_mask"])
+    batch = _truncate("episodes", batch, config)
+    batch = _truncate("score", _score(batch, config), config)
+    yield "score", batch
+    batch = _kl(batch, config, controller, note)
+    yield "kl", batch
+    batch = _correct(batch, config, note)
+    yield "correction", batch
+    before = [choice for choice in config.masks if "advantages" not in masks[choice[0]].needs]
+    after = [choice for choice in config.masks if choice not in before]
+    batch = _mask(_truncate("mask", _reject(batch), config), before)
+    yield "mask", batch
+    batch = _advantage(_truncate("advantage", batch, config), config)
+    yield "advantage", batch
+    if after:
+        batch = _mask(batch, after)
+        yield "mask", batch
+    yield "loss", _weigh(batch, config, note, generator)
+
+
+def _truncate(stage: str, batch: TokenBatch, config: StepConfig) -> TokenBatch:
+    if config.truncation is None:
+        return batch
+    return truncation.at_stage(stage, batch, config.truncation, config.gamma)
+
+
+def _score(batch: TokenBatch, config: StepConfig) -> TokenBatch:
+    if "scores" in batch:
+        shaped, extra = scores.shape(batch, batch["scores"], config.rewards)
+        placed = scores.assemble_rm_scores(batch, shaped, dtype=shaped.dtype)
+        rows = {n: c for n, c in extra.items() if isinstance(c, Tensor) and c.shape[:1] == (batch.rows,)}
+        return batch.replace(**rows, rm_scores=placed, token_level_scores=placed)
+    if "token_level_scores" not in batch:
+        raise InputError("the step needs the column scores [B] or token_level_scores [B, T]")
+    return batch
+
+
+def _kl(
+    batch: TokenBatch, config: StepConfig, controller: kl.KLController | None, note: dict[str, float]
+) -> TokenBatch:
+    if not config.use_kl_in_reward:
+        return batch.replace(token_level_rewards=batch["token_level_scores"])
+    controller = kl.get_kl_controller(config.kl_ctrl) if controller is None else controller
+    batch, found = kl.apply_kl_penalty(batch, controller, config.kl_penalty)
+    note.update(found)
+    return batch
+
+
+def _correct(batch: TokenBatch, config: StepConfig, note: dict[str, float]) -> TokenBatch:
+    block = config.correction
+    if block is None or block.bypass_mode:
+        return batch
+    weights, kept, found = compute_rollout_correction_and_rejection_mask(
+        batch["old_log_probs"],
+        batch["rollout_log_probs"],
+        batch["response_mask"],
+        block.rollout_is,
+        block.rollout_is_threshold,
+        block.rollout_is_batch_normalize,
+        block.rollout_rs,
+        block.rollout_rs_threshold,
+    )
+    note.update(found)
+    rejected = batch["response_mask"].bool() & ~kept.bool()
+    return batch.replace(rollout_is_weights=weights, rejected=rejected)
+
+
+def _reject(batch: TokenBatch) -> TokenBatch:
+    if "rejected" not in batch:
+        return batch
+    mask = batch["response_mask"]
+    return batch.replace(response_mask=mask * (~batch["rejected"]).to(mask.dtype))
+
+
+def _mask(batch: TokenBatch, chain: list[Choice]) -> TokenBatch:
+    for name, options in chain:
+        entry = masks[name]
+        known = {"log_prob": batch.get("log_prob", batch["old_log_probs"]), **batch}
+        columns = {n: known[n] for n in entry.needs}
+        kept = call(entry, response_mask=batch["response_mask"], **columns, **options)
+        batch = batch.replace(response_mask=kept)
+    return batch
+
+
+def _advantage(batch: TokenBatch, config: StepConfig) -> TokenBatch:
+    """As verl dispatches: gae gets gamma and lambda, grpo the flag, everything else reads the configuration."""
+    entry = estimators[config.estimator]
+    columns = {n: _column(batch, n) for n in entry.needs}
+    if "rollout_is_weights" in batch and "rollout_is_weights" in inspect.signature(entry).parameters:
+        columns["rollout_is_weights"] = batch["rollout_is_weights"]
+    scalars: dict[str, Any] = {}
+    if config.estimator == "gae":
+        scalars = {"gamma": config.gamma, "lam": config.lam}
+    elif config.estimator == "grpo":
+        scalars = {"norm_adv_by_std_in_grpo": config.norm_adv_by_std_in_grpo}
+    advantages, returns = call(
+        entry,
+        token_level_rewards=batch["token_level_rewards"],
+        response_mask=batch["response_mask"],
+        config=config.algorithm(),
+        **{**columns, **scalars, **config.estimator_options},
+    )
+    return batch.replace(advantages=advantages, returns=returns)
+
+
+def _column(batch: TokenBatch, name: str) -> Any:
+    if name == "index":
+        return batch["uid"]
+    if name == "batch":
+        return batch
+    if name == "non_tensor_batch":
+        return {n: np.asarray(c) for n, c in batch.items() if getattr(c, "ndim", 0) == 1}
+    return batch[name]
+
+
+def _weigh(
+    batch: TokenBatch, config: StepConfig, note: dict[str, float], generator: torch.Generator | None
+) -> TokenBatch:
+    log_prob = batch.get("log_prob", batch["old_log_probs"]).detach().clone().requires_grad_()
+    value, found = loss(batch, log_prob, config, generator=generator)
+    note.update(found)
+    (gradient,) = torch.autograd.grad(value, log_prob)
+    return batch.replace(log_prob=log_prob.detach(), loss_weights=-gradient)
+
+
+def loss(
+    batch: TokenBatch,
+    log_prob: Tensor,
+    config: StepConfig,
+    *,
+    entropy: Tensor | None = None,
+    batch_num_tokens: float | None = None,
+    global_batch_size: float | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """The scalar loss of a batch after the advantage stage, and its metrics.
+
+    Args:
+        batch: after `stages`; `advantages`, `old_log_probs`, `response_mask`, `loss_mask`.
+        log_prob: `[B, T]` of the current policy, carries the gradient.
+        config: what to do.
+        entropy: `[B, T]` of the current policy in nats, for `entropy_coeff`.
+        batch_num_tokens, global_batch_size: denominators; by default, under `denominators="loss_mask"`, the tokens
+            of `loss_mask` and the rows of this batch. Give those of the whole minibatch to split it up.
+        generator: for a loss that draws; required there, because no global generator is ever used.
+
+    Raises:
+        InputError: a missing column, or no generator for a loss that draws.
+    """
+    settings = config.actor()
+    parameters = inspect.signature(losses[config.loss]).parameters
+    extra = {n: batch[n] for n in _LOSS_COLUMNS if n in parameters and n in batch}
+    if entropy is not None and "entropy" in parameters:
+        extra["entropy"] = entropy
+    if "generator" in parameters:
+        if generator is None:
+            raise InputError(f"loss {config.loss} draws random numbers and needs a generator")
+        extra["generator"] = generator
+    if extra:
+        block = settings.policy_loss
+        settings = replace(settings, policy_loss=replace(block, options={**extra, **block.options}))
+    if config.denominators == "loss_mask":
+        batch_num_tokens = float(batch["loss_mask"].sum()) if batch_num_tokens is None else batch_num_tokens
+        global_batch_size = float(batch.rows) if global_batch_size is None else global_batch_size
+    return ppo_loss(
+        batch,
+        log_prob,
+        settings,
+        entropy=entropy,
+        batch_num_tokens=batch_num_tokens,
+        global_batch_size=global_batch_size,
+    )
