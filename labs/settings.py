@@ -52,7 +52,7 @@ def allowed(declared: dataclasses.Field[Any]) -> str:
     else:
         text = _NAMES[base]
         words = {"low": "at least", "above": "above", "high": "at most", "below": "below"}
-        limits = [f"{word} {data[key]:g}" for key, word in words.items() if data[key] is not None]
+        limits = [f"{word} {data[key]:,}" for key, word in words.items() if data[key] is not None]
         text += f" {' and '.join(limits)}" if limits else ""
     return ("a list, each " if many else "") + text + (" or none" if optional else "")
 
