@@ -8,7 +8,10 @@ declares it in its `metrics=` data.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from labs.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,3 +40,18 @@ class Metric:
     def holds(self, value: float, slack: float = 0.0) -> bool:
         """True when `value` lies in the declared range, widened by `slack` for rounding (NaN never does)."""
         return self.low - slack <= value <= self.high + slack
+
+
+def by_name(*groups: Iterable[Metric]) -> dict[str, Metric]:
+    """Name -> declaration over all `groups`; the same declaration may come twice.
+
+    Raises:
+        InputError: two different declarations of one name, which would make one logged number mean two things.
+    """
+    table: dict[str, Metric] = {}
+    for metric in (m for group in groups for m in group):
+        if table.setdefault(metric.name, metric) != metric:
+            raise InputError(
+                f"metric {metric.name!r} is declared twice: {table[metric.name].formula}; {metric.formula}"
+            )
+    return table
