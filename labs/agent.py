@@ -143,12 +143,12 @@ def train(
         # The policy does not change within an update: its probabilities are computed once.
         table = policy_table(logits)
         sums = cumulative(table)
-        push = uniform_logits(environment)  # sum of A * onehot(action)
-        weight = [[0.0] * len(environment.stages) for _ in names]  # sum of A, per row of the policy
+        push = uniform_logits(environment)  # sum of A * onehot(action); a row's sum is its sum of A
         wins = invalid = decisions = all_wrong = all_right = equal = 0
         draws = Draws([], [], [])
         for group in range(groups_per_update):
             family = group % len(names)
+            own = push[family]
             task = draw_task(environment, names[family], operands, generator)
             if record is None:
                 paths = sample_episodes(environment, sums[family], generator.random, max_steps, group_size)
@@ -161,22 +161,21 @@ def train(
             all_wrong += best <= 0
             all_right += worst > 0
             equal += best == worst
-            wins += sum(r > 0 for r in rewards)
+            wins += len([r for r in rewards if r > 0])
             for (states, actions, _, end), advantage in zip(paths, advantages, strict=True):
                 decisions += len(actions)
                 invalid += end == INVALID
                 if advantage:
                     for state, action in zip(states, actions, strict=True):
-                        stage = stage_of[state]
-                        push[family][stage][action] += advantage
-                        weight[family][stage] += advantage
+                        own[stage_of[state]][action] += advantage
         count = groups_per_update * group_size
         entropies = [[entropy(row) for row in family_rows] for family_rows in table]
         rows = len(names) * len(environment.stages)
         for f, family_rows in enumerate(table):
             for s, row in enumerate(family_rows):
+                weight = sum(push[f][s])
                 for a, p in enumerate(row):
-                    policy_gradient = (push[f][s][a] - weight[f][s] * p) / count
+                    policy_gradient = (push[f][s][a] - weight * p) / count
                     entropy_gradient = -p * (math.log(p) + entropies[f][s]) / rows if p > 0 else 0.0
                     logits[f][s][a] += learning_rate * (policy_gradient + entropy_coefficient * entropy_gradient)
         if record is not None:

@@ -115,6 +115,7 @@ class Environment:
     outcomes: tuple[tuple[tuple[Outcome, ...], ...], ...] = field(init=False, repr=False)
     #: Observation stage (index) of every state.
     stage_of: tuple[int, ...] = field(init=False, repr=False)
+    _trees: dict[int, Fork] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         names = [s.name for s in self.states]
@@ -165,6 +166,13 @@ class Environment:
         """`P[state][action] -> [(probability, next_state, terminated)]`; no reward, the verifier is separate."""
         return [[[(o.probability, o.state, o.end is not None) for o in cell] for cell in row] for row in self.outcomes]
 
+    def tree(self, max_steps: int) -> Fork:
+        """The start of the tree of episodes of at most `max_steps` decisions."""
+        if max_steps not in self._trees:
+            check_max_steps(max_steps)
+            self._trees[max_steps] = Fork(self, 0, (), (), max_steps)
+        return self._trees[max_steps]
+
     def family_index(self, family: str) -> int:
         """Index of a family in the first axis of a policy; raises `InputError` for an unknown one."""
         for i, name in enumerate(self.families):
@@ -184,9 +192,10 @@ class Environment:
 
 def succeeded(environment: Environment, task: Task, state: int, end: str | None) -> bool:
     """True when the episode ended in `state` by submitting the right answer, which is recomputed from the task."""
-    if end != SUBMITTED:
+    tool = environment.states[state].tool
+    if end != SUBMITTED or tool is None:
         return False
-    return environment.value(task, state) == environment.families[task.family](*task.operands)
+    return environment.tools[tool](*task.operands) == environment.families[task.family](*task.operands)
 
 
 def score(environment: Environment, task: Task, actions: Sequence[int], state: int, end: str | None) -> float:
@@ -294,16 +303,51 @@ def cumulative(probabilities: Table) -> list[list[list[float]]]:
 class Path(NamedTuple):
     """One episode as indices: the state *before* each action, the actions, the last state and the reason it ended."""
 
-    states: list[int]
-    actions: list[int]
+    states: tuple[int, ...]
+    actions: tuple[int, ...]
     last: int
     end: str
+
+
+class Fork:
+    """A point in the tree of all episodes: what was done so far, and what each action leads to.
+
+    `after[action]` is None until somebody goes there, then a `Fork` or the finished `Path`; where the outcome is
+    random, a pair of the outcomes and the list of what each leads to.
+    """
+
+    __slots__ = ("actions", "after", "room", "stage", "state", "states")
+
+    def __init__(
+        self, environment: Environment, state: int, states: tuple[int, ...], actions: tuple[int, ...], room: int
+    ) -> None:
+        self.stage = environment.stage_of[state]
+        self.state = state
+        self.states = (*states, state)
+        self.actions = actions
+        self.room = room
+        self.after: list[Any] = [None] * len(environment.actions)
+
+    def grow(self, environment: Environment, action: int) -> Any:
+        """Look up what `action` leads to, once for all episodes that pass here."""
+        actions = (*self.actions, action)
+        cell = environment.outcomes[self.state][action]
+        found = [
+            Fork(environment, outcome.state, self.states, actions, self.room - 1)
+            if outcome.end is None and self.room > 1
+            else Path(self.states, actions, outcome.state, outcome.end or TIMEOUT)
+            for outcome in cell
+        ]
+        self.after[action] = found[0] if len(cell) == 1 else (cell, found)
+        return self.after[action]
 
 
 def sample_episodes(
     environment: Environment, rows: Sequence[Sequence[float]], draw: Callable[[], float], max_steps: int, count: int
 ) -> list[Path]:
     """Draw `count` episodes of one family, one after the other.
+
+    Few different episodes exist, so they are walked as a tree that remembers what it has seen.
 
     Args:
         environment: the environment.
@@ -313,24 +357,22 @@ def sample_episodes(
         max_steps: limit on decisions, at least 1.
         count: how many.
     """
-    # What one decision looks up, side by side: the row of the policy and the outcomes of every action.
-    table = [(rows[stage], cells) for stage, cells in zip(environment.stage_of, environment.outcomes, strict=True)]
-    limit = range(max_steps)
+    root = environment.tree(max_steps)
     paths = []
     for _ in range(count):
-        state, end = 0, None
-        states: list[int] = []
-        actions: list[int] = []
-        for _ in limit:
-            row, cells = table[state]
-            action = bisect_right(row, draw())
-            states.append(state)
-            actions.append(action)
-            cell = cells[action]
-            _, state, end = cell[0] if len(cell) == 1 else pick(cell, draw())
-            if end is not None:
+        node = root
+        while True:
+            action = bisect_right(rows[node.stage], draw())
+            found = node.after[action]
+            if found is None:
+                found = node.grow(environment, action)
+            if type(found) is tuple:
+                cell, options = found
+                found = options[cell.index(pick(cell, draw()))]
+            if type(found) is Path:
                 break
-        paths.append(Path(states, actions, state, end or TIMEOUT))
+            node = found
+        paths.append(found)
     return paths
 
 
@@ -355,6 +397,7 @@ def sample_batch(
     families: Any,
     uniforms: Any,
     outcome_uniforms: Any = None,
+    start: Any = None,
 ) -> PathBatch:
     """Draw `B` episodes at once; on the same draws equal to `sample_episodes` one by one.
 
@@ -364,6 +407,7 @@ def sample_batch(
         families: `[B]` family index of every episode.
         uniforms: `[B, max_steps]` in [0, 1), one for each decision; positions after the end are not read.
         outcome_uniforms: `[B, max_steps]` for random transitions; needed when the environment is random.
+        start: `[B]` states to go on from, the first one when None (episodes cut by a step limit are resumed so).
 
     Raises:
         InputError: shapes that do not fit, or no `outcome_uniforms` in a random environment.
@@ -397,7 +441,9 @@ def sample_batch(
     stage_of = np.array(environment.stage_of)
     states = np.full((rows, max_steps), -1)
     actions = np.full((rows, max_steps), -1)
-    last = np.zeros(rows, np.int64)
+    last = np.zeros(rows, np.int64) if start is None else np.array(start, dtype=np.int64)
+    if last.shape != (rows,) or ((last < 0) | (last >= len(environment.states))).any():
+        raise InputError(f"start must hold one state from 0 to {len(environment.states) - 1} for each of {rows} rows")
     ended = np.zeros(rows, np.int64)
     alive = np.arange(rows)
     for step in range(max_steps):
