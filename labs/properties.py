@@ -1,4 +1,4 @@
-"""What an advantage estimator declares about itself, in words that `labs.contract` can measure.
+"""What an advantage estimator and a policy loss declare about themselves, in words that can be measured.
 
 The table of all declarations is the comparison that a course draws by hand: who needs a critic, who needs groups, what
 a lone rollout or a group without contrast is worth, whose credit crosses a tool's reply. A declaration is a claim in
@@ -62,3 +62,62 @@ class Properties:
     returns: Returns = "advantages"
     unbiased: bool = False
     bias: str = ""
+
+
+Reach = Literal["token", "row", "metrics", "unused"]
+
+#: Size of a token's gradient with respect to its log-probability at an extreme ratio, in units of the one it has at
+#: ratio 1: (nearly exactly) 0, under 0.1, up to 20, or beyond (it grows with the ratio).
+Pull = Literal["zero", "vanishes", "bounded", "grows"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extremes:
+    """What is left of a token's gradient when every log-ratio of its row is +6 or -6 nat (ratio 403 or 0.0025).
+
+    Attributes:
+        good_up: positive advantage, the policy already made the token 403 times likelier.
+        good_down: positive advantage, the token became 403 times rarer.
+        bad_up: negative advantage, the token became likelier: the case that explodes without a second bound.
+        bad_down: negative advantage, the token already became rarer.
+    """
+
+    good_up: Pull
+    good_down: Pull
+    bad_up: Pull
+    bad_down: Pull
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossProperties:
+    """The declaration of one loss; every field is measured by `labs.contract_losses.measure`.
+
+    Masked positions never matter: that is no field but a condition on every loss.
+
+    Attributes:
+        old_log_probs: how far the old log-probability of a token reaches: its own gradient (`token`), that of its whole
+            `row`, only the `metrics`, or nothing (`unused`).
+        aggregation: `honoured` (it follows `loss_agg_mode`), or the mode that is forced. `row-mean` and `row-sum` are
+            means over *all* rows, those without a valid token included, of the row's mean or sum.
+        on_policy: at ratio 1 the gradient is `reinforce`'s (-advantage per token, under the loss's own
+            aggregation), that `scaled` by a constant, or `partial` (some tokens are left out).
+        stop_gradient: the gradient is not the derivative of the value, because a factor is held constant.
+        extremes: see `Extremes`.
+        all_masked: a batch without a valid token gives `nan` (with zero gradient), `zero`, or `raises`.
+        is_weights: a weight of `rollout_is_weights` scales the gradient of its `token` or of the whole `row`, or is
+            `ignored`.
+        row_order: permuting the rows permutes the gradient and leaves the loss.
+        random: draws random numbers.
+        needs_config: settings without a default.
+    """
+
+    old_log_probs: Reach = "token"
+    aggregation: str = "honoured"
+    on_policy: Literal["reinforce", "scaled", "partial"] = "reinforce"
+    stop_gradient: bool = False
+    extremes: Extremes
+    all_masked: Literal["nan", "zero", "raises"] = "nan"
+    is_weights: Literal["token", "row", "ignored"] = "token"
+    row_order: bool = True
+    random: bool = False
+    needs_config: tuple[str, ...] = ()

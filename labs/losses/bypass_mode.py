@@ -9,10 +9,10 @@ from torch import Tensor
 
 from labs.correction import METRICS, compute_rollout_correction_and_rejection_mask
 from labs.errors import InputError, one_of
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import CLIP_METRICS, LossCall
 from labs.losses.reinforce import reinforce
 from labs.losses.vanilla import vanilla
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses, opt
 
 LOSS_TYPES = ("ppo_clip", "reinforce")

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import CLIP_METRICS, LossCall
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 

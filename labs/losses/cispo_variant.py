@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from labs.errors import InputError, one_of
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import PG_CLIPFRAC, PPO_KL, LossCall
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 ANCHORS = ("old", "rollout")

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from labs.errors import AssertedError
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import PG_CLIPFRAC, PPO_KL, LossCall, clip_parts
 from labs.masked import masked_mean
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import CLIP_METRICS, LossCall
 from labs.losses.dppo_tv import gated_reinforce
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 
@@ -18,7 +18,7 @@ from labs.registry import losses
     paper="arXiv:2602.04879",
     properties=LossProperties(
         stop_gradient=True,
-        extremes=Extremes(good_up="bounded", good_down="vanishes", bad_up="bounded", bad_down="zero"),
+        extremes=Extremes(good_up="zero", good_down="vanishes", bad_up="bounded", bad_down="zero"),
     ),
     metrics=CLIP_METRICS,
 )

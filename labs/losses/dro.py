@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from labs.errors import InputError
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import PPO_KL, LossCall
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 
@@ -16,7 +16,6 @@ from labs.registry import losses
     verl="dro",
     paper="Richemond et al. 2024, arXiv:2405.19107",
     properties=LossProperties(
-        ratio="none",
         extremes=Extremes(good_up="bounded", good_down="bounded", bad_up="bounded", bad_down="bounded"),
         needs_config=("policy_loss.dro_beta",),
     ),

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import CLIP_METRICS, LossCall, row_weight
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 
@@ -16,7 +16,7 @@ from labs.registry import losses
     verl="geo_mean",
     paper="Zhao et al. 2025, arXiv:2507.20673",
     properties=LossProperties(
-        ratio="row",
+        old_log_probs="row",
         aggregation="row-mean",
         extremes=Extremes(good_up="zero", good_down="vanishes", bad_up="grows", bad_down="zero"),
         all_masked="zero",

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from labs.errors import InputError
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import LossCall, row_weight
 from labs.losses.trl_grpo import TRL_METRICS
 from labs.masks.high_entropy import keep_high_entropy
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 from labs.surrogates import clip_shares, k3, row_mean, token_share
 
@@ -19,7 +19,7 @@ from labs.surrogates import clip_shares, k3, row_mean, token_share
 @losses.entry(
     paper="Zhao et al. 2025, arXiv:2507.20673; TRL 1.16 GMPOTrainer",
     properties=LossProperties(
-        ratio="row",
+        old_log_probs="row",
         aggregation="row-mean",
         extremes=Extremes(good_up="zero", good_down="vanishes", bad_up="grows", bad_down="zero"),
         all_masked="zero",

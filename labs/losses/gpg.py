@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import LossCall
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 
@@ -15,7 +15,6 @@ from labs.registry import losses
     verl="gpg",
     paper="Chu et al. 2025, arXiv:2504.02546",
     properties=LossProperties(
-        ratio="none",
         old_log_probs="unused",
         extremes=Extremes(good_up="bounded", good_down="bounded", bad_up="bounded", bad_down="bounded"),
     ),

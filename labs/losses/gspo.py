@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import CLIP_METRICS, LossCall, clip_parts
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 #: The row ratio is capped at e^10.
@@ -19,7 +19,7 @@ LOG_CAP = 10.0
     verl="gspo",
     paper="Zheng et al. 2025, arXiv:2507.18071",
     properties=LossProperties(
-        ratio="row",
+        old_log_probs="row",
         stop_gradient=True,
         extremes=Extremes(good_up="zero", good_down="vanishes", bad_up="grows", bad_down="zero"),
     ),

@@ -6,16 +6,16 @@ from typing import Any
 
 from torch import Tensor
 
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import CLIP_METRICS, LossCall
 from labs.losses.gspo import sequence_surrogate
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 
 @losses.entry(
     paper="Zheng et al. 2025, arXiv:2507.18071",
     properties=LossProperties(
-        ratio="row",
+        old_log_probs="row",
         aggregation="seq-mean-token-mean",
         stop_gradient=True,
         extremes=Extremes(good_up="zero", good_down="vanishes", bad_up="grows", bad_down="zero"),

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from labs.errors import AssertedError, InputError
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import PPO_KL, LossCall
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import CLIP_METRICS, LossCall
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 from labs.surrogates import pessimistic, row_mean
 
@@ -16,7 +16,9 @@ from labs.surrogates import pessimistic, row_mean
 @losses.entry(
     paper="arXiv:2602.05261; TRL 1.16 loss_type luspo",
     properties=LossProperties(
-        ratio="row", extremes=Extremes(good_up="zero", good_down="vanishes", bad_up="grows", bad_down="zero")
+        old_log_probs="row",
+        is_weights="row",
+        extremes=Extremes(good_up="zero", good_down="vanishes", bad_up="grows", bad_down="zero"),
     ),
     metrics=CLIP_METRICS,
 )

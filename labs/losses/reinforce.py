@@ -6,15 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import PPO_KL, LossCall
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 
 @losses.entry(
     paper="Williams 1992",
     properties=LossProperties(
-        ratio="none",
         old_log_probs="metrics",
         extremes=Extremes(good_up="bounded", good_down="bounded", bad_up="bounded", bad_down="bounded"),
     ),

@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from labs.errors import InputError
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import LossCall, row_weight
 from labs.metrics import Metric
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 from labs.surrogates import pessimistic, row_mean
 
@@ -19,9 +19,8 @@ _CLIPPED = Metric(name="clip_ratio/region_mean", unit="1", formula="share of row
 @losses.entry(
     paper="Ahmadian et al. 2024, arXiv:2402.14740; TRL 1.16 RLOOTrainer",
     properties=LossProperties(
-        ratio="row",
-        aggregation="row-mean",
-        on_policy="scaled",
+        old_log_probs="row",
+        aggregation="row-sum",
         extremes=Extremes(good_up="zero", good_down="vanishes", bad_up="grows", bad_down="zero"),
         all_masked="zero",
         is_weights="row",

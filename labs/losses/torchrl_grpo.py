@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from labs.errors import one_of
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import LossCall
 from labs.metrics import Metric
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 from labs.surrogates import row_mean
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from labs.entropy import AdaptiveEntropyController
 from labs.errors import InputError, one_of
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import LossCall
 from labs.losses.sapo import soft_gate
 from labs.masks.high_entropy import keep_high_entropy
 from labs.masks.off_policy_sequence import keep_on_policy
 from labs.metrics import Metric
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 from labs.surrogates import clip_shares, k3, pessimistic, row_mean, token_share, vespo_weight
 

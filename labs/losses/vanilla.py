@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from labs.errors import AssertedError
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import CLIP_METRICS, LossCall
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 
 

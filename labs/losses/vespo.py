@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from labs.loss_properties import Extremes, LossProperties
 from labs.loss_terms import PPO_KL, LossCall
 from labs.metrics import Metric
+from labs.properties import Extremes, LossProperties
 from labs.registry import losses
 from labs.surrogates import vespo_weight
 
@@ -16,9 +16,9 @@ from labs.surrogates import vespo_weight
 @losses.entry(
     paper="arXiv:2602.10693; TRL 1.16 loss_type vespo",
     properties=LossProperties(
-        ratio="row",
+        old_log_probs="row",
         stop_gradient=True,
-        extremes=Extremes(good_up="zero", good_down="vanishes", bad_up="zero", bad_down="vanishes"),
+        extremes=Extremes(good_up="zero", good_down="zero", bad_up="zero", bad_down="zero"),
         is_weights="row",
     ),
     metrics=(PPO_KL, Metric(name="vespo/phi_mean", unit="1", formula="token mean of phi", low=0, healthy="near 1")),
