@@ -7,6 +7,7 @@ where `response_mask` is 0, and estimators that mask before they sum lose it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,8 +34,7 @@ def assemble_rm_scores(batch: TokenBatch, scores: Any, dtype: torch.dtype = torc
         InputError: not one score a row.
     """
     values = torch.as_tensor(scores)
-    if tuple(values.shape) != (batch.rows,):
-        raise InputError(f"scores have shape {tuple(values.shape)}, the batch needs one a row, ({batch.rows},)")
+    _one_a_row(batch, values)
     placed = torch.zeros(batch.rows, batch.width, dtype=dtype)
     placed[torch.arange(batch.rows), response_lengths(batch) - 1] = values.to(dtype)
     return placed
@@ -63,24 +63,42 @@ def shape(
 
     Args:
         batch: its columns, and `response_lengths`, `action_lengths` (chosen tokens) and `index` (the uid) made from
-            it, are passed to the entries that declare them in `needs`.
+            it, are passed to the entries that have a parameter of that name.
         scores: the verifier's numbers, one a row.
         chain: (entry name, its options), applied in order; each sees the scores of the one before.
-        **columns: further columns an entry may need (tool_rewards, quality, turns).
+        **columns: further columns for the entries (tool_rewards, quality, turns).
 
     Returns:
         The shaped scores and everything the entries report about rows (`acc`, `overlong_reward`, ...).
+
+    Raises:
+        InputError: not one score a row, a NaN score, a column that an entry needs and nobody gave, or one that was
+            given and no entry takes.
     """
-    known = {**batch, **columns}
-    known.setdefault("index", known.get("uid"))
+    _one_a_row(batch, scores)
+    if bool(scores.isnan().any()):
+        raise InputError(f"the score of row {int(scores.isnan().nonzero()[0])} is NaN; a row without a score must go")
+    known = {n: column for n, column in {**batch, **columns}.items() if column is not None}
+    if "uid" in known:
+        known.setdefault("index", known["uid"])
     extra: dict[str, Any] = {}
+    unused = set(columns)
     for name, options in chain:
         entry = rewards[name]
-        scores, found = call(
-            entry, scores=scores, **{n: _column(batch, known, name, n) for n in entry.needs}, **options
-        )
+        parameters = set(inspect.signature(entry).parameters) - {"scores"} - set(options)
+        given = {n: known[n] for n in parameters if n in known}
+        given |= {n: _derived(batch, name, n) for n in entry.needs if n not in given}
+        unused -= parameters
+        scores, found = call(entry, scores=scores, **given, **options)
         extra |= found
+    if unused:
+        raise InputError(f"no reward of {', '.join(n for n, _ in chain)} takes {', '.join(sorted(unused))}")
     return scores, extra
+
+
+def _one_a_row(batch: TokenBatch, scores: Tensor) -> None:
+    if tuple(scores.shape) != (batch.rows,):
+        raise InputError(f"scores have shape {tuple(scores.shape)}, the batch needs one a row, ({batch.rows},)")
 
 
 def score(
@@ -95,9 +113,7 @@ def score(
     return batch.replace(rm_scores=placed, token_level_scores=placed), extra
 
 
-def _column(batch: TokenBatch, known: Mapping[str, Any], entry: str, name: str) -> Any:
-    if known.get(name) is not None:
-        return known[name]
+def _derived(batch: TokenBatch, entry: str, name: str) -> Any:
     if name == "response_lengths":
         return response_lengths(batch)
     if name == "action_lengths":

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -74,6 +75,23 @@ def test_tool_rewards_are_reported_and_never_added_by_themselves():
     assert extra["tool_reward_sum"].tolist() == [1.5, 0]
     with pytest.raises(InputError, match="2 rows"):
         rewards["tool_sum"](scores=torch.zeros(3), tool_rewards=given_)
+
+
+def test_optional_columns_reach_the_entry_and_stray_ones_are_refused():
+    batch, ones = batch_of([1, 2]), torch.ones(2, dtype=f64)
+    _, extra = stage.shape(batch, ones, tool_rewards=[[1.0], []])
+    assert extra["tool_rewards"] == [[1.0], []]
+    grades = {"quality": torch.tensor([1.0, 0.5], dtype=f64), "index": [0, 0]}
+    leaked, _ = stage.shape(batch, ones, [("gar", {})], **grades, leaked=torch.tensor([True, False]))
+    assert leaked.tolist() == [-0.5, 0.5]
+    by_uid, _ = stage.shape(batch.replace(uid=np.array(["a", "b"])), ones, [("gar", {})], quality=grades["quality"])
+    assert by_uid.tolist() == [0, 0]
+    with pytest.raises(InputError, match="naive takes turns"):
+        stage.shape(batch, ones, turns=torch.ones(2))
+    with pytest.raises(InputError, match="row 1 is NaN"):
+        stage.shape(batch, torch.tensor([0.0, math.nan]))
+    with pytest.raises(InputError, match=r"\(3,\)"):
+        stage.shape(batch, torch.ones(3))
 
 
 def test_a_chain_runs_in_order_and_names_what_lacks():
