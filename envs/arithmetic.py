@@ -9,12 +9,14 @@ at ready (they write left + right or left - right to the scratchpad), `submit` o
 ends the episode. Reward: 1 for the right number, else 0. With operands of at least 1 the two tools never agree.
 """
 
+import operator
+
 from labs.environment import Environment, State
 
 arithmetic = Environment(
     name="arithmetic",
     purpose="the smallest protocol with an order to learn and a choice that depends on the task",
-    families={"sum": lambda left, right: left + right, "difference": lambda left, right: left - right},
+    families={"sum": operator.add, "difference": operator.sub},
     stages=("start", "ready", "computed"),
     actions=("read", "add", "subtract", "submit"),
     states=(
@@ -29,5 +31,5 @@ arithmetic = Environment(
         ("ready", "subtract"): "subtracted",
     },
     submits=frozenset({("added", "submit"), ("subtracted", "submit")}),
-    tools={"add": lambda left, right: left + right, "subtract": lambda left, right: left - right},
+    tools={"add": operator.add, "subtract": operator.sub},
 )

@@ -51,12 +51,25 @@ def task_classes(environment: Environment, operands: tuple[int, int]) -> list[Ta
     classes = []
     for family, (name, rule) in enumerate(environment.families.items()):
         answers = list(map(rule, *columns))
-        keys = list(zip(*(map(eq, column, answers) for column in values), strict=True))
-        for key, count in sorted(Counter(keys).items(), reverse=True):
+        # A tool is mostly right for all operands or for none, which two comparisons of whole columns find out.
+        matches = [_matches(column, answers) for column in values]
+        if all(isinstance(match, bool) for match in matches):
+            counts, keys = {tuple(matches): len(numbers)}, [tuple(matches)]
+        else:
+            keys = list(zip(*([m] * len(numbers) if isinstance(m, bool) else m for m in matches), strict=True))
+            counts = Counter(keys)
+        for key, count in sorted(counts.items(), reverse=True):
             states = frozenset(s for right, group in zip(key, by_tool.values(), strict=True) if right for s in group)
             share = count / len(numbers) / len(environment.families)
             classes.append(TaskClass(family, share, states, Task(name, numbers[keys.index(key)])))
     return classes
+
+
+def _matches(column: list[int], answers: list[int]) -> bool | list[bool]:
+    """Where two columns agree: True for everywhere, False for nowhere, otherwise a list."""
+    if column == answers:
+        return True
+    return list(map(eq, column, answers)) if any(map(eq, column, answers)) else False
 
 
 class Trajectory(NamedTuple):
