@@ -157,17 +157,18 @@ def train(
                 draws.tasks.append(task)
             rewards = [score(environment, task, p.actions, p.last, p.end) for p in paths]
             advantages = group_advantages(rewards)
+            wins += len([r for r in rewards if r > 0])
+            invalid += len([p for p in paths if p.end == INVALID])
+            decisions += sum([len(p.actions) for p in paths])
             best, worst = max(rewards), min(rewards)
             all_wrong += best <= 0
             all_right += worst > 0
-            equal += best == worst
-            wins += len([r for r in rewards if r > 0])
-            for (states, actions, _, end), advantage in zip(paths, advantages, strict=True):
-                decisions += len(actions)
-                invalid += end == INVALID
-                if advantage:
-                    for state, action in zip(states, actions, strict=True):
-                        own[stage_of[state]][action] += advantage
+            if best == worst:
+                equal += 1
+                continue  # every advantage is 0: nothing to push
+            for (states, actions, _, _), advantage in zip(paths, advantages, strict=True):
+                for state, action in zip(states, actions, strict=True):
+                    own[stage_of[state]][action] += advantage
         count = groups_per_update * group_size
         entropies = [[entropy(row) for row in family_rows] for family_rows in table]
         rows = len(names) * len(environment.stages)
