@@ -1,8 +1,9 @@
-"""The value loss: verl's clipped form, the critic's whole loss, and OpenRLHF's variant."""
+"""The value loss: verl's clipped form, the critic's whole loss, and OpenRLHF's variant; and the table of values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -121,3 +122,31 @@ def _same_shape(where: str, mask: Tensor, **columns: Tensor) -> None:
             raise InputError(f"{where}: {name} has shape {tuple(column.shape)}, the mask has {tuple(mask.shape)}")
         if not column.dtype.is_floating_point:
             raise InputError(f"{where}: {name} has dtype {column.dtype}; it must be floating point")
+
+
+@dataclass(frozen=True)
+class ValueTable:
+    """The critic: one value for each (family, stage), the expected score from there on.
+
+    Args:
+        values: `[families, stages]` float, in units of the score.
+    """
+
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or not self.values.dtype.is_floating_point:
+            raise InputError(
+                f"the critic has shape {tuple(self.values.shape)} and dtype {self.values.dtype}; "
+                "it must be floating point [families, stages]"
+            )
+
+    @classmethod
+    def zeros(cls, families: int, stages: int, dtype: torch.dtype = torch.float64) -> ValueTable:
+        """A critic that expects nothing."""
+        return cls(torch.zeros(families, stages, dtype=dtype))
+
+    def tokens(self, row_index: Tensor) -> Tensor:
+        """The value of the row that chose each token, in the shape of `row_index`; 0 where it is -1."""
+        flat = self.values.reshape(-1)[row_index.clamp(min=0)]
+        return torch.where(row_index < 0, torch.zeros_like(flat), flat)

@@ -8,7 +8,7 @@ whole config and reads from it what it likes, so that `norm_adv_by_std_in_grpo` 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ def compute_advantage(
     norm_adv_by_std_in_grpo: bool = True,
     config: Any = None,
     generator: torch.Generator | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> TokenBatch:
     """The batch with `advantages` and `returns` (and with other rows, if PF-PPO is on).
 
@@ -46,6 +47,7 @@ def compute_advantage(
         config: verl's `algorithm` block, mapping or object; `use_pf_ppo`, `pf_ppo.reweight_method`,
             `pf_ppo.weight_pow` are read here.
         generator: of PF-PPO; None draws from torch's global generator, as verl does.
+        options: keywords for the entry that verl's trainer has no way to set (`epsilon`, `f_norm`).
 
     Raises:
         InputError: unknown estimator, NaN in rewards or values.
@@ -63,7 +65,7 @@ def compute_advantage(
         columns |= _everything_else(data, estimator, adv_estimator, gamma, lam, config)
     if not estimator.meta.get("accepts_nan", False):
         _refuse_nan(columns)
-    advantages, returns = call(estimator, **columns)
+    advantages, returns = call(estimator, **{**columns, **(options or {})})
     data = data.replace(advantages=advantages, returns=returns)
     if adv_estimator == "gae" and opt(config, "use_pf_ppo", False):
         method, power = opt(config, "pf_ppo.reweight_method", "pow"), opt(config, "pf_ppo.weight_pow", 2.0)

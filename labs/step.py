@@ -41,6 +41,7 @@ from labs.correction import (
     apply_bypass_mode,
     compute_rollout_correction_and_rejection_mask,
 )
+from labs.dispatch import compute_advantage, compute_advantage_for_multi_trajectories
 from labs.errors import InputError, one_of
 from labs.masked import AGG_MODES
 from labs.registry import call, estimators, losses, masks, rewards
@@ -70,6 +71,7 @@ class StepConfig:
         estimator, estimator_options: entry of `labs.registry.estimators`; keywords for it.
         gamma, lam, norm_adv_by_std_in_grpo: read by the estimators that have them.
         gdpo_reward_keys, gdpo_reward_weights: components of `gdpo`, row columns of the batch.
+        pf_ppo: verl's block of PF-PPO (resampling of rows by score, after `gae` only), None for none.
         loss, loss_options: entry of `labs.registry.losses`; fields of `ActorConfig` (`clip_ratio_low`), of
             `PolicyLossConfig` (`dro_beta`), or keywords of the entry.
         loss_agg_mode, loss_scale_factor: see `labs.masked.agg_loss`.
@@ -94,6 +96,7 @@ class StepConfig:
     norm_adv_by_std_in_grpo: bool = True
     gdpo_reward_keys: tuple[str, ...] = ("success", "valid")
     gdpo_reward_weights: tuple[float, ...] | None = None
+    pf_ppo: Mapping[str, Any] | None = None
     loss: str = "vanilla"
     loss_options: Mapping[str, Any] = field(default_factory=dict)
     loss_agg_mode: str = "token-mean"
@@ -167,6 +170,8 @@ class StepConfig:
             "norm_adv_by_std_in_grpo": self.norm_adv_by_std_in_grpo,
             "gdpo_reward_keys": list(self.gdpo_reward_keys),
             "gdpo_reward_weights": None if self.gdpo_reward_weights is None else list(self.gdpo_reward_weights),
+            "use_pf_ppo": self.pf_ppo is not None,
+            "pf_ppo": self.pf_ppo or {},
         }
 
 
@@ -216,7 +221,7 @@ def stages(
         config: what to do.
         controller: of the KL in reward; it is updated in place. None makes a new one of `config.kl_ctrl`.
         metrics: gets the metrics of every stage.
-        generator: for a loss that draws.
+        generator: for a loss that draws, and for PF-PPO.
 
     Yields:
         `(stage, batch)` in the order of the module's table. The last batch has `loss_weights` [B, T].
@@ -243,7 +248,7 @@ def stages(
     after = [choice for choice in config.masks if choice not in before]
     batch = _mask(_truncate("mask", _reject(batch), config), before)
     yield "mask", batch
-    batch = _advantage(_truncate("advantage", batch, config), config)
+    batch = _advantage(_truncate("advantage", batch, config), config, generator)
     yield "advantage", batch
     if after:
         batch = _mask(batch, after)
@@ -315,35 +320,25 @@ def _mask(batch: TokenBatch, chain: list[Choice]) -> TokenBatch:
     return batch
 
 
-def _advantage(batch: TokenBatch, config: StepConfig) -> TokenBatch:
-    """As verl dispatches: gae gets gamma and lambda, grpo the flag, everything else reads the configuration."""
-    entry = estimators[config.estimator]
-    columns = {n: _column(batch, n) for n in entry.needs}
-    if "rollout_is_weights" in batch and "rollout_is_weights" in inspect.signature(entry).parameters:
-        columns["rollout_is_weights"] = batch["rollout_is_weights"]
-    scalars: dict[str, Any] = {}
-    if config.estimator == "gae":
-        scalars = {"gamma": config.gamma, "lam": config.lam}
-    elif config.estimator == "grpo":
-        scalars = {"norm_adv_by_std_in_grpo": config.norm_adv_by_std_in_grpo}
-    advantages, returns = call(
-        entry,
-        token_level_rewards=batch["token_level_rewards"],
-        response_mask=batch["response_mask"],
-        config=config.algorithm(),
-        **{**columns, **scalars, **config.estimator_options},
-    )
-    return batch.replace(advantages=advantages, returns=returns)
-
-
-def _column(batch: TokenBatch, name: str) -> Any:
-    if name == "index":
-        return batch["uid"]
-    if name == "batch":
-        return batch
-    if name == "non_tensor_batch":
-        return {n: np.asarray(c) for n, c in batch.items() if getattr(c, "ndim", 0) == 1}
-    return batch[name]
+def _advantage(batch: TokenBatch, config: StepConfig, generator: torch.Generator | None) -> TokenBatch:
+    if config.pf_ppo is not None and generator is None:
+        raise InputError("pf_ppo resamples rows and needs a generator")
+    # verl keeps reward components outside the tensors; gdpo looks for them there.
+    keys = config.gdpo_reward_keys if "non_tensor_batch" in estimators[config.estimator].needs else ()
+    data = batch.replace(**{n: np.asarray(batch[n]) for n in keys})
+    settings: dict[str, Any] = {
+        "gamma": config.gamma,
+        "lam": config.lam,
+        "norm_adv_by_std_in_grpo": config.norm_adv_by_std_in_grpo,
+        "config": config.algorithm(),
+        "generator": generator,
+        "options": config.estimator_options,
+    }
+    if "session_keys" in batch:
+        data = compute_advantage_for_multi_trajectories(data, batch["session_keys"], config.estimator, **settings)
+    else:
+        data = compute_advantage(data, config.estimator, **settings)
+    return data.replace(**{n: torch.as_tensor(data[n]) for n in keys})
 
 
 def _weigh(
