@@ -249,3 +249,20 @@ def test_thresholds():
     windows = parse_rs_thresholds(["token_k1", "token_k3"], "1.25, 0.1")
     assert (windows["token_k1"].lower, windows["token_k3"].lower) == (0.8, None)
     assert parse_rs_thresholds(["token_k2", "seq_max_k3"], 0.2)["seq_max_k3"].upper == 0.2
+
+
+def test_a_value_on_a_bound_is_kept_and_not_counted_outside():
+    same = torch.zeros(2, 2, dtype=torch.float64)
+    mask = torch.ones(2, 2).long()
+    for option in ("token_k1", "seq_mean_k1"):
+        for window in ("1_2", "0.5_1"):
+            _, kept, metrics = run(same, same, mask, rollout_rs=option, rollout_rs_threshold=window)
+            assert kept.sum() == 4
+            outside = [v for n, v in metrics.items() if "fraction" in n]
+            assert outside == [0] * len(outside)
+    for level in correction.LEVELS:
+        for window in (1.0, "1_2", "0.5_1"):
+            weights, _, metrics = run(same, same, mask, level, window)
+            assert (weights == 1).all()
+            outside = [v for n, v in metrics.items() if "fraction" in n or "oob" in n]
+            assert outside == [0] * len(outside)
