@@ -59,18 +59,18 @@ def write(path: str, content: str | bytes) -> None:
     """
     data = content.encode() if isinstance(content, str) else content
     path = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as file:
-            file.write(data)
-        return
-    beside = f"{path}.{os.getpid()}.tmp"
+    special = os.path.exists(path) and not os.path.isfile(path)
+    beside = path if special else f"{path}.{os.getpid()}.tmp"
     try:
         with open(beside, "wb") as file:
             file.write(data)
-        os.replace(beside, path)
-    except BaseException:
-        if os.path.exists(beside):
+        if not special:
+            os.replace(beside, path)
+    except BaseException as error:
+        if not special and os.path.exists(beside):
             os.unlink(beside)
+        if isinstance(error, OSError):  # a full disk does not say where
+            error.filename = path
         raise
 
 
@@ -148,6 +148,8 @@ class RunFolder:
         """Make the folder, so that a place that cannot be written is found before the work and not after it."""
         missing, path = [], self.path
         while path and not os.path.isdir(path):
+            if os.path.exists(path):
+                raise InputError(f"{path} is a file; the folder of the runs (--results) goes elsewhere")
             missing.append(path)
             path = os.path.dirname(path)
         for path in reversed(missing):
