@@ -58,17 +58,17 @@ class Config:
                 raise InputError(f"{name} is {list(ends)}; allowed: smallest,largest with at most {WIDEST} numbers")
 
 
-TINY = {"updates": 5, "groups_per_update": 4, "group_size": 8, "evaluation_episodes": 20, "learning_rate": 20.0}
+TINY = {"updates": 12, "groups_per_update": 4, "group_size": 8, "evaluation_episodes": 20, "learning_rate": 20.0}
 CHANGES = {
     "environment": "arithmetic3",
-    "updates": 6,
+    "updates": 13,
     "groups_per_update": 6,
     "group_size": 9,
     "max_steps": 2,
     "learning_rate": 10.0,
     "entropy_coefficient": 0.5,
     "evaluation_episodes": 24,
-    "train_operands": [1, 5],
+    "train_operands": [1, 7],
     "evaluation_operands": [101, 105],
 }
 
