@@ -83,6 +83,12 @@ class LossCall:
         self.valid = self.mask if self.mask.dtype is torch.bool else self.mask.bool()
         self.tokens = self.mask.sum()
 
+    def needs(self, column: str, value: Tensor | None) -> Tensor:
+        """An optional `[B, T]` column that the chosen options make necessary."""
+        if value is None:
+            raise InputError(f"{self.name}: {column} is missing; these options need it as {tuple(self.mask.shape)}")
+        return _shaped(self.name, column, value, self.mask.shape)
+
     def log_ratio(self, bound: float | None = LOG_RATIO_BOUND) -> Tensor:
         """`log_prob - old_log_prob`, clamped to `+-bound` (which also stops the gradient there)."""
         difference = self.log_prob - self.old

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labs.errors import InputError
 from labs.loss_terms import LossCall, row_weight
 from labs.losses.trl_grpo import TRL_METRICS
 from labs.masks.high_entropy import keep_high_entropy
@@ -69,20 +68,16 @@ def gmpo(
     one_sided = torch.where(by_row > 0, torch.minimum(log_ratio, clamped), torch.maximum(log_ratio, clamped))
     acting = mask
     if top_entropy_quantile < 1.0:
-        if entropy is None:
-            raise InputError("gmpo: top_entropy_quantile under 1 needs entropy [B, T]")
-        acting = mask * keep_high_entropy(entropy, mask, 1 - top_entropy_quantile)
+        acting = mask * keep_high_entropy(call.needs("entropy", entropy), mask, 1 - top_entropy_quantile)
     advantage = by_row.squeeze(1) if by_row.shape[1] == 1 else row_mean(by_row, mask)
     per_row = -row_mean(one_sided, acting).exp() * advantage
     if rollout_is_weights is not None:
         per_row = per_row * row_weight(rollout_is_weights, mask)
     metrics = clip_shares((log_ratio < -low) & (by_row < 0), (log_ratio > high) & (by_row > 0), mask)
     if beta != 0.0:
-        if ref_log_prob is None:
-            raise InputError("gmpo: beta other than 0 needs ref_log_prob [B, T]")
-        divergence = k3(log_prob, ref_log_prob)
+        divergence = k3(log_prob, call.needs("ref_log_prob", ref_log_prob))
         per_row = per_row + beta * row_mean(divergence, mask)
         metrics["kl"] = token_share(divergence, mask)
     if entropy is not None:
-        metrics["entropy"] = token_share(entropy, mask)
+        metrics["entropy"] = token_share(call.needs("entropy", entropy), mask)
     return call.finite(per_row.mean() / gradient_accumulation_steps), metrics

@@ -89,14 +89,12 @@ def openrlhf_ppo(
     if is_correction_gating != "ratio" and gated and is_correction_threshold[0] > 0:
         raise InputError("openrlhf_ppo: a divergence is bounded from above only; the lower threshold must be 0")
     call = LossCall("openrlhf_ppo", old_log_prob, log_prob, advantages, response_mask, config, rollout_is_weights)
-    if gated and (rollout_log_probs is None or rollout_log_probs.shape != call.mask.shape):
-        raise InputError(f"openrlhf_ppo: a gate needs rollout_log_probs of shape {tuple(call.mask.shape)}")
+    rollout = call.needs("rollout_log_probs", rollout_log_probs) if gated else call.old
     low, high = call.settings.clip_bounds
     if policy_loss_type == "ppo":
         ratio = call.log_ratio().exp()
     else:
-        behaviour = call.old if rollout_log_probs is None else rollout_log_probs
-        ratio = row_mean(log_prob - behaviour, call.mask).exp().unsqueeze(-1) * call.mask
+        ratio = row_mean(log_prob - rollout, call.mask).exp().unsqueeze(-1) * call.mask
     plain, clipped = ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages
     gain = torch.min(plain, clipped)
     if dual_clip is not None:
@@ -107,14 +105,14 @@ def openrlhf_ppo(
             "ppo_kl": _mean(call.old - log_prob, call.mask),
         }
     per_token = -gain
-    if gated and policy_loss_type == "ppo" and rollout_log_probs is not None:
+    if gated and policy_loss_type == "ppo":
         weight, outside = _gate(
-            call, rollout_log_probs, is_correction_gating, by_row, is_correction_mode == "clip", is_correction_threshold
+            call, rollout, is_correction_gating, by_row, is_correction_mode == "clip", is_correction_threshold
         )
         per_token = weight * per_token
         filtered = outside.to(gain.dtype)
         metrics |= {
-            "vllm_kl": _mean(rollout_log_probs - call.old, call.mask),
+            "vllm_kl": _mean(rollout - call.old, call.mask),
             "is_filter_ratio": float(filtered.mean()) if by_row else _mean(filtered, call.mask),
         }
     return call.loss(per_token, "seq-mean-token-mean" if policy_loss_type == "gspo" else loss_agg_mode), metrics

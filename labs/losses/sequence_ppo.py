@@ -44,7 +44,8 @@ def sequence_ppo(
 
     Args:
         old_log_prob: `[B, T]`, or `[B]` with each row's sum.
-        advantages: `[B, T]` (their row mean counts), `[B, 1]` or `[B]`.
+        advantages: `[B, T]` (their row mean counts), `[B, 1]` or `[B]`; by row, a row without a valid token has
+            ratio 1 and adds -A_i / B to the value, though nothing to the gradient.
         config: its clip range is read.
 
     Raises:

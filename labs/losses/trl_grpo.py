@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from labs.entropy import AdaptiveEntropyController
-from labs.errors import InputError, one_of
+from labs.errors import one_of
 from labs.loss_terms import LossCall
 from labs.losses.sapo import soft_gate
 from labs.masks.high_entropy import keep_high_entropy
@@ -157,21 +157,21 @@ def trl_grpo(
         metrics |= clip_shares((seen < 1 - low) & (advantages < 0), (seen > 1 + high) & (advantages > 0), mask)
 
     if off_policy_mask_threshold is not None:
-        sampled = call.old if rollout_log_probs is None else rollout_log_probs
+        sampled = call.old if rollout_log_probs is None else call.needs("rollout_log_probs", rollout_log_probs)
         per_token = per_token * keep_on_policy(advantages, log_prob, sampled, mask, off_policy_mask_threshold)
     acting = mask
     if top_entropy_quantile < 1.0:
-        certain = keep_high_entropy(_given("entropy", entropy, call), mask, 1 - top_entropy_quantile)
+        certain = keep_high_entropy(call.needs("entropy", entropy), mask, 1 - top_entropy_quantile)
         per_token, acting = per_token * certain, mask * certain
     if rollout_is_weights is not None and loss_type != "vespo":
         per_token = per_token * rollout_is_weights
     if beta != 0.0:
-        divergence = k3(log_prob, _given("ref_log_prob", ref_log_prob, call))
+        divergence = k3(log_prob, call.needs("ref_log_prob", ref_log_prob))
         divergence = divergence * weight if use_bias_correction_kl else divergence
         per_token = per_token + beta * divergence
         metrics["kl"] = token_share(divergence, mask)
     if entropy is not None:
-        metrics["entropy"] = token_share(entropy, mask)
+        metrics["entropy"] = token_share(call.needs("entropy", entropy), mask)
 
     windows = float(gradient_accumulation_steps) if training else 1.0
     if loss_type in ("cispo", "dapo", "vespo"):
@@ -184,7 +184,7 @@ def trl_grpo(
     adaptive = isinstance(entropy_coef, AdaptiveEntropyController)
     coefficient = entropy_coef.applied if isinstance(entropy_coef, AdaptiveEntropyController) else entropy_coef
     if adaptive or coefficient != 0.0:
-        given = _given("entropy", entropy, call)
+        given = call.needs("entropy", entropy)
         bonus = (given * acting).sum() / acting.sum().clamp(min=1.0)
         loss = loss - coefficient * bonus / windows
         metrics |= {
@@ -203,10 +203,3 @@ def _reduced(per_token: Tensor, mask: Tensor, loss_type: str, max_completion_len
     if loss_type == "luspo":
         return (per_token * mask).sum(-1).mean()
     return row_mean(per_token, mask).mean()
-
-
-def _given(name: str, column: Tensor | None, call: LossCall) -> Tensor:
-    if column is None or column.shape != call.mask.shape:
-        found = "missing" if column is None else f"of shape {tuple(column.shape)}"
-        raise InputError(f"{call.name}: {name} is {found}; these options need it as {tuple(call.mask.shape)}")
-    return column
