@@ -266,3 +266,24 @@ def test_a_value_on_a_bound_is_kept_and_not_counted_outside():
             assert (weights == 1).all()
             outside = [v for n, v in metrics.items() if "fraction" in n or "oob" in n]
             assert outside == [0] * len(outside)
+
+
+def test_defaults_are_verls():
+    old, rollout, mask = torch.tensor([[-1.0, -0.1]]), torch.tensor([[-1.0, -2.0]]), torch.ones(1, 2).long()
+    weights, _ = correction.compute_rollout_correction_weights(old - rollout, mask)
+    assert weights.tolist() == [[1, 2]]
+    kept, _ = correction.compute_rollout_rejection_mask(old - rollout, mask, rollout_rs_threshold=1.5)
+    assert kept.tolist() == [[1, 0]]
+    none, same, _ = run(old, rollout, mask)
+    assert none is None
+    assert torch.equal(same, mask)
+    by_token, _, _ = run(old, rollout, mask, "token")
+    assert by_token.tolist() == [[1, 2]]
+
+
+def test_effective_sample_size_of_tiny_weights_has_the_floor_in_it():
+    """All weights 1e-8: the normalised weight is 1/2, so that the reported share is 4."""
+    old = torch.full((1, 2), -20.0, dtype=torch.float64)
+    rollout = old - math.log(1e-8)
+    _, _, metrics = run(old, rollout, torch.ones(1, 2).long(), "token")
+    assert metrics["rollout_corr/rollout_is_eff_sample_size"] == pytest.approx(4, rel=1e-6)

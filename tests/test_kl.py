@@ -202,3 +202,9 @@ def test_torchrl_penalty_shrinks_with_padding():
     _, half = kl.torchrl_kl_to_ref(lp, ref, torch.tensor([[True, False]]), 0.1)
     assert half.item() == pytest.approx(full.item() / 2)
     assert full.item() == pytest.approx(math.exp(-1), rel=1e-6)
+
+
+def test_controller_defaults_are_verls():
+    controller = kl.get_kl_controller({"type": "adaptive"})
+    assert (controller.value, controller.target, controller.horizon) == (0.001, 0.1, 10000)
+    assert isinstance(kl.get_kl_controller(None), kl.FixedKLController)
