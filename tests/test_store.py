@@ -289,6 +289,7 @@ class TestStamp:
 
 def test_python_can_read_a_stamp_without_git_on_the_way():
     """The stamp of a process costs no import that the lab promises to do without."""
-    code = "import sys, labs.stamp as s; s.Stamp([]).finish(); print(sorted({'subprocess', 'importlib.metadata'} & set(sys.modules)))"
+    dear = "{'subprocess', 'importlib.metadata'}"
+    code = f"import sys, labs.stamp as s; s.Stamp([]).finish(); print(sorted({dear} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
