@@ -29,8 +29,9 @@ def masked_sum(values: Tensor, mask: Tensor, axis: int | tuple[int, ...] | None 
 
     A position where `bool(mask)` is false is replaced by 0 before the product; a fractional mask weights.
     """
-    valid = torch.where(mask.bool(), values, 0.0)
-    return (valid * mask).sum(axis)
+    if mask.dtype is torch.bool:
+        return torch.where(mask, values, 0.0).sum(axis)
+    return (torch.where(mask.bool(), values, 0.0) * mask).sum(axis)
 
 
 def masked_mean(values: Tensor, mask: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
