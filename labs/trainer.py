@@ -260,19 +260,21 @@ class Trainer(Iterator[dict[str, Any]]):
             return None, note
         return join([group.payload for group in found.groups]), {**note, **found.metrics}
 
-    def _stages(self, episodes: Episodes, old: Policy, note: dict[str, float]) -> TokenBatch:
+    def prepare(self, episodes: Episodes, old: Policy) -> TokenBatch:
+        """The episodes as tokens with every column that the entries declare: what `labs.step.stages` takes."""
         config = self.config
-        dtype = self.logits.dtype
-        if config.multi_turn_rows:
-            batch = sessions(episodes, format_tokens=config.format_tokens, dtype=dtype)
-        else:
-            batch = episodes.tokens(format_tokens=config.format_tokens, dtype=dtype)
-        batch = complete(
-            batch, required(config.step), old=old, reference=self.reference, critic=self.critic,
+        write = sessions if config.multi_turn_rows else Episodes.tokens
+        return complete(
+            write(episodes, format_tokens=config.format_tokens, dtype=self.logits.dtype), required(config.step),
+            old=old, reference=self.reference, critic=self.critic,
             environment=self.environment, tasks=dict(zip(episodes.uid.tolist(), episodes.tasks, strict=True)),
             generator=self.generator, max_steps=self._max_steps,
         )  # fmt: skip
-        *_, (_, done) = stages(batch, config.step, controller=self.controller, metrics=note, generator=self.generator)
+
+    def _stages(self, episodes: Episodes, old: Policy, note: dict[str, float]) -> TokenBatch:
+        batch = self.prepare(episodes, old)
+        settings: dict[str, Any] = {"controller": self.controller, "metrics": note, "generator": self.generator}
+        *_, (_, done) = stages(batch, self.config.step, **settings)
         return done
 
     def _parts(self, batch: TokenBatch, epochs: int, minibatches: int) -> Iterator[TokenBatch]:
