@@ -90,7 +90,7 @@ class Extremes:
 
 @dataclass(frozen=True, kw_only=True)
 class LossProperties:
-    """The declaration of one loss; every field is measured by `labs.contract_losses.measure`.
+    """The declaration of one loss; every field is measured by `labs.loss_probe.measure`.
 
     Masked positions never matter: that is no field but a condition on every loss.
 

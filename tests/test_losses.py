@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labs.actor_config import ActorConfig, PolicyLossConfig, actor_settings
-from labs.contract_losses import CONFIG, Case, Probe, check_loss, draw, measure
+from labs.contract_losses import check_loss
 from labs.errors import InputError
+from labs.loss_probe import CONFIG, Case, Probe, draw, measure
 from labs.masked import AGG_MODES
 from labs.properties import Extremes, LossProperties
 from labs.registry import losses
@@ -121,9 +122,20 @@ def test_the_battery_finds_a_wrong_declaration():
     declared = LossProperties(
         extremes=Extremes(good_up="grows", good_down="zero", bad_up="zero", bad_down="zero"), aggregation="token-sum"
     )
-    (finding,) = [f for f in check_loss(losses["vanilla"], declared) if f.what == "declaration"]
-    assert "aggregation is declared 'token-sum' and measured 'honoured'" in finding.text
-    assert "good_up='grows'" in finding.text
+    found = {f.what: f.text for f in check_loss(losses["vanilla"], declared)}
+    assert found["aggregation"] == "declared 'token-sum', measured 'honoured'"
+    assert set(found) == {"aggregation", "extremes"}
+    needy = {f.what: f.text for f in check_loss(losses["dro"], replace(declared, needs_config=()))}
+    assert needy["needs_config"] == "declared (); without settings it raises"
+
+
+def test_the_battery_reports_a_loss_that_breaks():
+    def broken(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, rollout_is_weights):
+        raise ZeroDivisionError("no reason")
+
+    found = {f.what: f.text for f in check_loss(broken, losses["vanilla"].meta["properties"])}
+    assert "ZeroDivisionError: no reason" in found["returns"]
+    assert "cannot be measured" in found["declaration"]
 
 
 def test_the_battery_finds_a_wrong_gradient():

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from labs.contract_losses import draw
 from labs.entropy import AdaptiveEntropyController
 from labs.errors import InputError
+from labs.loss_probe import draw
 from labs.registry import losses
 from labs.surrogates import clip_shares, pessimistic, row_mean, vespo_weight
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from labs.actor_config import ActorConfig, CriticConfig, critic_settings
 from labs.actor_loss import ACTOR_METRICS, compute_policy_loss, get_policy_loss_fn, ppo_loss
 from labs.batch import TokenBatch
-from labs.contract_losses import draw
 from labs.critic import VALUE_METRICS, compute_value_loss, openrlhf_value_loss, value_loss
 from labs.entropy import (
     AdaptiveEntropyController,
@@ -21,6 +20,7 @@ from labs.entropy import (
 )
 from labs.errors import InputError
 from labs.kl import kl_penalty
+from labs.loss_probe import draw
 from labs.masked import AGG_MODES, agg_loss
 from labs.registry import losses
 from tests.reference_losses import Batch, aggregate, clip
