@@ -94,7 +94,8 @@ class Environment:
         max_steps: default limit on decisions.
 
     Raises:
-        InputError: names that do not match, probabilities that do not sum to 1, or a state without a way in.
+        InputError: names that do not match or appear twice, probabilities that do not sum to 1, a pair that both
+            submits and leads on, a cost that is not finite, or a state without a way in.
     """
 
     name: str
@@ -147,7 +148,28 @@ class Environment:
                 )
             return tuple(Outcome(p, index[name], None) for p, name in pairs)
 
+        for what, listed in (
+            ("family", self.families),
+            ("stage", self.stages),
+            ("action", self.actions),
+            ("state", names),
+        ):
+            if not listed or len(set(listed)) < len(listed):
+                raise InputError(f"environment {self.name}: {what} names are {list(listed)}; each once, at least one")
+        both = sorted(self.submits & set(self.transitions))
+        if both:
+            raise InputError(f"environment {self.name}: {both[0]} both submits and leads on; it can only do one")
+        if any(not math.isfinite(cost) for cost in self.costs.values()):
+            raise InputError(f"environment {self.name}: costs are {dict(self.costs)}; they must be finite")
         table = tuple(tuple(row(state, action) for action in self.actions) for state in names)
+        seen, todo = {0}, [0]
+        while todo:
+            ahead = {o.state for cell in table[todo.pop()] for o in cell} - seen
+            seen |= ahead
+            todo += sorted(ahead)
+        if len(seen) < len(names):
+            lost = [name for i, name in enumerate(names) if i not in seen]
+            raise InputError(f"environment {self.name}: no way leads into {', '.join(lost)}")
         object.__setattr__(self, "outcomes", table)
         object.__setattr__(self, "stage_of", tuple(self.stages.index(s.stage) for s in self.states))
 
@@ -420,8 +442,16 @@ def sample_batch(
         raise InputError(f"uniforms has shape {uniforms.shape}, it must be [{len(families)}, max_steps]")
     rows, max_steps = uniforms.shape
     check_max_steps(max_steps)
-    if environment.random and outcome_uniforms is None:
-        raise InputError(f"environment {environment.name} has random transitions, so outcome_uniforms is needed")
+    if environment.random:
+        if outcome_uniforms is None:
+            raise InputError(f"environment {environment.name} has random transitions, so outcome_uniforms is needed")
+        outcome_uniforms = np.asarray(outcome_uniforms, dtype=float)
+        if outcome_uniforms.shape != uniforms.shape:
+            raise InputError(f"outcome_uniforms has shape {outcome_uniforms.shape}, uniforms has {uniforms.shape}")
+    if ((families < 0) | (families >= len(environment.families))).any():
+        raise InputError(
+            f"families must be 0 to {len(environment.families) - 1}, they hold {sorted({*families.tolist()})}"
+        )
     sums = np.array(cumulative(probabilities))
     if sums.shape != environment.policy_shape:
         raise InputError(
@@ -451,7 +481,7 @@ def sample_batch(
         chosen = (uniforms[alive, step, None] >= sums[families[alive], stage_of[here]]).sum(1)
         outcome_index = np.zeros(len(alive), np.int64)
         if environment.random:
-            draws = np.asarray(outcome_uniforms, dtype=float)[alive, step, None]
+            draws = outcome_uniforms[alive, step, None]
             outcome_index = (draws >= bounds[here, chosen]).sum(1)
         states[alive, step], actions[alive, step] = here, chosen
         last[alive] = target[here, chosen, outcome_index]

@@ -94,10 +94,10 @@ class Episodes:
         return np.array([succeeded(self.environment, task, last, end) for task, last, end in rows])
 
     def path(self, row: int) -> Path:
-        """One row as plain lists."""
+        """One row as the plain `Path` of the standard-library code."""
         n = int(self.decisions[row])
         states, actions = self.paths.states[row, :n].tolist(), self.paths.actions[row, :n].tolist()
-        return Path(states, actions, int(self.paths.last[row]), self.ends[row])
+        return Path(tuple(states), tuple(actions), int(self.paths.last[row]), self.ends[row])
 
     def select(self, rows: Any) -> Episodes:
         """The episodes of these rows (indices or bool mask)."""
