@@ -19,7 +19,10 @@ def _text(value: Any) -> str:
     return str(int(number)) if number == int(number) and abs(number) < 1e15 else repr(number)
 
 
-_PRECEDENCE = {"+": 1, "sum": 1, "-": 1, "neg": 2, "*": 2, "/": 2, "**": 3}
+#: From how many equal entries of one column on a sum counts them instead of listing them.
+MANY = 4
+
+_PRECEDENCE = {"+": 1, "sum": 1, "-": 1, "neg": 2, "*": 2, "count": 2, "/": 2, "**": 3}
 
 
 def lines(root: Number, label: str, *, most: int = 12) -> list[str]:
@@ -39,13 +42,13 @@ def lines(root: Number, label: str, *, most: int = 12) -> list[str]:
     names: dict[int, str] = {}
     for node in post:
         size[id(node)] = 1 + sum(0 if id(c) in names else size[id(c)] for c in node.args) if node.op else 0
-        if node.op and node is not root and (uses[id(node)] > 1 or size[id(node)] > most):
+        if node.args and node is not root and (uses[id(node)] > 1 or size[id(node)] > most):
             names[id(node)] = f"x{len(names) + 1}"
     rendered: dict[int, tuple[str, int]] = {}
     for node in post:
         rendered[id(node)] = _render(node, names, rendered)
-    body = [f"{label} = {rendered[id(root)][0]} = {_text(root.value)}" if root.op or root.name else
-            f"{label} = {_text(root.value)}"]  # fmt: skip
+    made = f"{rendered[id(root)][0]} = " if root.op or root.name else ""
+    body = [f"{label} = {made}{_text(root.value)}"]
     if root.source:
         body[0] += f"    # {root.source}"
     for node in reversed(post):
@@ -59,16 +62,43 @@ def lines(root: Number, label: str, *, most: int = 12) -> list[str]:
 
 
 def _shared(root: Number) -> Number:
-    """The same expression with equal parts made one, so that each is written once."""
+    """The same expression with equal parts made one and sums made short, so that each thing is written once."""
     known: dict[tuple[Any, ...], Number] = {}
     replaced: dict[int, Number] = {}
     for node in _post_order(root):
         arguments = tuple(replaced[id(c)] for c in node.args)
-        key = (node.op, node.name, repr(node.value) if node.plain else "", tuple(map(id, arguments)))
+        source = node.source
+        if node.op == "sum":
+            empty = sum(term.value == 0 for term in arguments)
+            if empty:
+                source = f"{source or ''}  ({empty} of {len(arguments)} terms are 0)".strip()
+            arguments = _short(arguments)
+        if node.op == "+" and any(term.value == 0 for term in arguments):
+            replaced[id(node)] = arguments[1] if arguments[0].value == 0 else arguments[0]
+            continue
+        key = (node.op, node.name, repr(node.value) if not node.args else "", tuple(map(id, arguments)))
         if key not in known:
-            known[key] = Number(node.value, node.op, arguments, node.name, node.source)
+            known[key] = Number(node.value, node.op, arguments, node.name, source)
         replaced[id(node)] = known[key]
     return replaced[id(root)]
+
+
+def _short(terms: tuple[Number, ...]) -> tuple[Number, ...]:
+    """The terms of a sum without those that are 0, and with many equal entries of one column as `count * value`."""
+    alike: dict[tuple[str, Any], list[Number]] = {}
+    for term in terms:
+        if term.name and term.value != 0:
+            alike.setdefault((term.name.partition("[")[0], term.value), []).append(term)
+    kept: list[Number] = []
+    for term in terms:
+        if term.value == 0:
+            continue
+        group = alike.get((term.name.partition("[")[0], term.value), []) if term.name else []
+        if len(group) < MANY:
+            kept.append(term)
+        elif term is group[0]:
+            kept.append(Number(len(group) * term.value, "count", (Number(len(group)), Number(term.value))))
+    return tuple(kept)
 
 
 def _natural(name: str) -> tuple[Any, ...]:
@@ -107,6 +137,10 @@ def _render(node: Number, names: dict[int, str], rendered: dict[int, tuple[str, 
         text, own = rendered[id(child)]
         return f"({text})" if own < strength else text
 
+    if node.op == "sum" and not node.args:
+        return "0", 9
+    if node.op == "count":
+        return f"{_text(node.args[0].value)} * {_text(node.args[1].value)}", 2
     if node.op in ("sum", "+"):
         return " + ".join(part(c, 1) if not _text_negative(c, names) else f"({part(c, 1)})" for c in node.args), 1
     if node.op == "neg":
