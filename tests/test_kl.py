@@ -208,3 +208,9 @@ def test_controller_defaults_are_verls():
     controller = kl.get_kl_controller({"type": "adaptive"})
     assert (controller.value, controller.target, controller.horizon) == (0.001, 0.1, 10000)
     assert isinstance(kl.get_kl_controller(None), kl.FixedKLController)
+
+
+def test_openrlhf_unbiased_gradient_on_policy_is_verls_plus_form():
+    x, ref = torch.tensor([[-0.5]], requires_grad=True), torch.tensor([[-1.25]])
+    kl.openrlhf_approx_kl(x, ref, kl_estimator="k3", unbiased_gradient=True).sum().backward()
+    assert x.grad.item() == 0.75
