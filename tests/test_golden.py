@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from labs.golden import by_function, difference, exception_type, rows, tensors
 from tests.golden_adapters import adapters, excused
-from tests.golden_rows import by_function, difference, exception_type, rows, tensors
 
 ADAPTERS = adapters()
 EXCUSED = excused()

@@ -1,4 +1,10 @@
-"""Load the recorded rows of verl, TRL, torchrl and OpenRLHF, and compare an output with a recorded one."""
+"""The recorded rows of verl, TRL, torchrl and OpenRLHF: load them, and compare an output with a recorded one.
+
+The rows are in `tests/golden` of the checkout; the environment variable `GOLDEN_ROOT` names another recording with the
+same layout. Tolerances are those of its provenance note, `README.md` there.
+"""
+
+from __future__ import annotations
 
 import builtins
 import json
@@ -7,11 +13,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-ROOT = Path(os.environ.get("GOLDEN_ROOT") or Path(__file__).parent / "golden")
+from labs.errors import InputError
+
+ROOT = Path(os.environ.get("GOLDEN_ROOT") or Path(__file__).resolve().parent.parent / "tests" / "golden")
 
 # Metrics that amplify rounding (exponentials of sums, second moments): the wider tolerance of the provenance note.
 _WIDE = ("ppl", "k3", "chi2", "eff_sample", "variance", "proxy")
@@ -25,24 +34,26 @@ class Row:
 
     case: str
     function: str
-    config: dict
-    inputs: dict
-    outputs: dict
+    config: dict[str, Any]
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
     raises: str | None
-    metric_keys: dict
+    metric_keys: dict[str, list[str]]
 
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """Every row of both manifests under ROOT."""
+    """Every row of both manifests under ROOT; raises `InputError` when there is none."""
+    if not (ROOT / "verl" / "manifest.json").is_file():
+        raise InputError(f"{ROOT} holds no recorded rows; set GOLDEN_ROOT to a folder with verl/manifest.json")
     found = []
     verl = json.loads((ROOT / "verl" / "manifest.json").read_text(encoding="utf-8"))
-    cache_: dict[str, dict] = {}
+    files: dict[str, dict[str, Any]] = {}
     for row in verl["cases"]:
-        if row["file"] not in cache_:
+        if row["file"] not in files:
             path = ROOT / "verl" / row["file"]
-            cache_[row["file"]] = dict(np.load(path)) if path.exists() else {}
-        arrays = cache_[row["file"]]
+            files[row["file"]] = dict(np.load(path)) if path.exists() else {}
+        arrays = files[row["file"]]
         found.append(
             Row(
                 row["case"],
@@ -57,23 +68,22 @@ def rows() -> tuple[Row, ...]:
     for row in json.loads((ROOT / "trl" / "manifest.json").read_text(encoding="utf-8")):
         path = ROOT / "trl" / row["file"]
         arrays = dict(np.load(path)) if path.exists() else {}
-        take = lambda names, arrays=arrays: {n: arrays[n] for n in names}  # noqa: E731
+        inputs, outputs = ({n: arrays[n] for n in row[kind]} for kind in ("inputs", "outputs"))
         found.append(
-            Row(row["case"], row["function"], row["config"], take(row["inputs"]), take(row["outputs"]),
-                row["raises"], row.get("metric_keys", {}))
-        )  # fmt: skip
+            Row(row["case"], row["function"], row["config"], inputs, outputs, row["raises"], row.get("metric_keys", {}))
+        )
     return tuple(found)
 
 
 def by_function() -> dict[str, list[Row]]:
     """Rows grouped by the peer's function."""
-    table = defaultdict(list)
+    table: dict[str, list[Row]] = defaultdict(list)
     for row in rows():
         table[row.function].append(row)
     return dict(table)
 
 
-def tensors(inputs: dict) -> dict:
+def tensors(inputs: dict[str, Any]) -> dict[str, Any]:
     """Numeric arrays as torch tensors, labels (strings) as numpy object arrays of `str`."""
     return {
         n: (np.array([str(x) for x in a.ravel()], dtype=object) if a.dtype.kind in "US" else torch.from_numpy(a.copy()))
@@ -84,11 +94,12 @@ def tensors(inputs: dict) -> dict:
 def exception_type(name: str) -> type[BaseException]:
     """The builtin (or well-known library) exception a row names."""
     if hasattr(builtins, name):
-        return getattr(builtins, name)
+        found: type[BaseException] = getattr(builtins, name)
+        return found
     return {"OutOfMemoryError": MemoryError}.get(name, Exception)
 
 
-def difference(row: Row, name: str, got, *, gradient: bool = False) -> str | None:
+def difference(row: Row, name: str, got: Any, *, gradient: bool = False) -> str | None:
     """None when `got` equals the recorded output `name` within the provenance note's tolerance, else a sentence."""
     want = row.outputs[name]
     if name in row.metric_keys:
@@ -110,7 +121,7 @@ def difference(row: Row, name: str, got, *, gradient: bool = False) -> str | Non
     return _far(f"{row.case}: {name}", got.astype(np.float64), want.astype(np.float64), rtol, atol)
 
 
-def tolerance(row: Row, name: str, dtype, *, gradient: bool) -> tuple[float, float]:
+def tolerance(row: Row, name: str, dtype: Any, *, gradient: bool) -> tuple[float, float]:
     """(rtol, atol) of the provenance note for one output."""
     if dtype == np.float16:
         return 5e-3, 5e-3
@@ -129,7 +140,7 @@ def tolerance(row: Row, name: str, dtype, *, gradient: bool) -> tuple[float, flo
     return 1e-9, 1e-12
 
 
-def _metric_difference(row: Row, name: str, got: dict, want: np.ndarray) -> str | None:
+def _metric_difference(row: Row, name: str, got: dict[str, Any], want: Any) -> str | None:
     keys = row.metric_keys[name]
     if set(got) != set(keys):
         return f"{row.case}: {name} lacks {sorted(set(keys) - set(got))} and adds {sorted(set(got) - set(keys))}"
@@ -142,7 +153,7 @@ def _metric_difference(row: Row, name: str, got: dict, want: np.ndarray) -> str 
     return None
 
 
-def _far(label: str, got, want, rtol: float, atol: float) -> str | None:
+def _far(label: str, got: Any, want: Any, rtol: float, atol: float) -> str | None:
     if np.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True):
         return None
     with np.errstate(all="ignore"):
