@@ -73,8 +73,8 @@ def run_one(name: str, config: Any, seed: int, order: Order, progress: Progress 
         if order.draw and not folder.has_figures(order.svg):
             draw(folder, name, [stored], order)
         return stored, True
-    folder.prepare()
     try:
+        folder.prepare()
         stamp = Stamp(list(order.command))
         begin = time.perf_counter()
         result = execute(name, config, seed, progress)

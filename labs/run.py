@@ -102,9 +102,10 @@ def _run(
     from labs import jobs as work
     from labs.config import changed
     from labs.console import Bar, say
-    from labs.store import check_writable, dumps, lines, write
+    from labs.store import check_folder, check_writable, dumps, lines, write
 
     settings = work.configure(name, config, pairs)
+    check_folder(results)
     for path, option in ((output, "--output"), (trajectories, "--trajectories")):
         if path is not None:
             check_writable(path, option)

@@ -81,12 +81,18 @@ def check_writable(path: str, option: str) -> None:
         InputError: it is a folder, its folder is missing, or writing there is not allowed.
     """
     folder = os.path.dirname(os.path.realpath(path))
-    if os.path.isdir(path):
-        raise InputError(f"{option} {path} is a folder; give a file")
+    if not path or os.path.isdir(path):
+        raise InputError(f"{option} {path or repr(path)} is a folder; give a file")
     if not os.path.isdir(folder):
         raise InputError(f"{option} {path}: there is no folder {folder}")
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise InputError(f"{option} {path} cannot be written: permission denied")
+
+
+def check_folder(path: str) -> None:
+    """Refuse a file where the folder of all runs should be."""
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise InputError(f"{path} is a file; the folder of the runs (--results) goes elsewhere")
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
@@ -148,8 +154,7 @@ class RunFolder:
         """Make the folder, so that a place that cannot be written is found before the work and not after it."""
         missing, path = [], self.path
         while path and not os.path.isdir(path):
-            if os.path.exists(path):
-                raise InputError(f"{path} is a file; the folder of the runs (--results) goes elsewhere")
+            check_folder(path)
             missing.append(path)
             path = os.path.dirname(path)
         for path in reversed(missing):

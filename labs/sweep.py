@@ -100,8 +100,8 @@ def run_many(
         if order.draw and not folder.has_figures(order.svg):
             draw(folder, name, sweep.results, order)
         return sweep, True
-    folder.prepare()
     try:
+        folder.prepare()
         stamp = Stamp(list(order.command))
         folder.reopen()
         rows = SeedRows(folder.file("seeds.jsonl"), fresh=order.fresh)

@@ -105,3 +105,12 @@ def test_heatmap_writes_numbers_that_can_be_read():
 def test_size_on_paper():
     picture = imread(io.BytesIO(plots.files(simple())["simple.png"]))
     assert picture.shape[:2] == (630, 750)
+
+
+def test_positions_do_not_hang_on_the_last_bits_of_the_solver():
+    fig = simple()["simple"]
+    with plots.style():
+        plots.png(fig)
+    assert not fig.get_constrained_layout()
+    for value in fig.axes[0].get_position(original=True).bounds:
+        assert value == pytest.approx(round(value, 6), abs=1e-15)
