@@ -162,6 +162,16 @@ def test_clip_ratio_alone_is_inert():
     assert nulled[1]["actor/pg_clipfrac"] < plain[1]["actor/pg_clipfrac"]
 
 
+@pytest.mark.parametrize("name", ["vanilla", "gspo", "clip_cov", "geo_mean", "luspo", "openrlhf_ppo", "trl_grpo"])
+def test_a_token_without_advantage_counts_as_clipped_nowhere(name):
+    ratios = torch.tensor([[0.1, 1.5, 9.0, 1.0]], dtype=torch.float64)
+    old = torch.full((1, 4), -5.0, dtype=torch.float64)
+    zero, one = torch.zeros(1, 4, dtype=torch.float64), torch.ones(1, 4, dtype=torch.float64)
+    loss, metrics = Probe(losses[name]).call(Case(old, old + ratios.log(), zero, one))
+    assert float(loss) == 0.0
+    assert not any(v for n, v in metrics.items() if "clip" in n)
+
+
 def test_dppo_caps_the_ratio_at_three():
     case = Case(torch.tensor([[-5.0]]), torch.tensor([[-0.5]]), torch.tensor([[-1.0]]), torch.ones(1, 1))
     (gradient,) = Probe(losses["dppo_tv"]).gradient(case).tolist()
