@@ -68,10 +68,8 @@ class TestExactBesideSampled:
 
     def test_the_exact_success_is_the_product_of_the_right_actions(self, seven):
         rows = seven.data["policy"]
-        right = [
-            _best(row, name)
-            for row, name in zip(rows, ["read", "add", "submit", "read", "subtract", "submit"], strict=True)
-        ]
+        names = ("read", "add", "submit", "read", "subtract", "submit")
+        right = [row["action_probabilities"][name] for row, name in zip(rows, names, strict=True)]
         expected = (math.prod(right[:3]) + math.prod(right[3:])) / 2
         assert seven.data["after"]["exact_success_rate"] == pytest.approx(expected, rel=1e-12)
         assert seven.data["before"]["exact_success_rate"] == 1 / 64
@@ -86,9 +84,7 @@ class TestExactBesideSampled:
         assert 70 < sum(z) < 140
 
     def test_an_environment_in_which_a_wrong_tool_may_be_right(self):
-        result = labs.run(
-            "agent", environment="arithmetic3", updates=1, train_operands=[1, 2], evaluation_operands=[1, 2]
-        )
+        result = labs.run("agent", environment="arithmetic3", updates=1, evaluation_operands=[1, 2])
         # Uniform over five actions: (1/5)^3 for the right tool, and 2 + 2 = 2 * 2 for a quarter of sums and products.
         assert result.data["before"]["exact_success_rate"] == pytest.approx((1 + 2 / 3 * 1 / 4) / 125)
         assert len(result.data["policy"]) == 9
@@ -149,7 +145,3 @@ class TestFigures:
     def test_shares_of_groups_add_up(self, seven):
         for row in seven.metrics:
             assert row["all_wrong_groups"] + row["all_right_groups"] == row["zero_advantage_groups"] <= row["groups"]
-
-
-def _best(row, action):
-    return row["action_probabilities"][action]
