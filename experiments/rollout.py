@@ -106,7 +106,7 @@ def run(config: Config, seed: int, progress: Progress | None = None) -> Result:
             if progress is not None:
                 progress(before * total + done, len(schedules) * total)
 
-        runs[name] = simulate(rules, durations, report)
+        runs[name] = simulate(rules, durations, progress=report)
     data: dict[str, Any] = {
         name: {**one.summary(), "trajectories": [t.row() for t in one.trajectories]} for name, one in runs.items()
     }

@@ -4,11 +4,14 @@ import heapq
 import math
 
 
-def simulate(durations, *, workers, batch_size, training_seconds, max_policy_lag, ahead=None, capacity=None):
+def simulate(
+    durations, *, workers, batch_size, training_seconds, max_policy_lag, ahead=None, capacity=None, returns=True
+):
     """Run the course's schedules.
 
     `ahead` is how many batches may be started ahead of the trainer (None: any number), `capacity` how many trajectories
-    fit into the queue (None: all; a worker whose trajectory does not fit waits), `max_policy_lag` None rejects nothing.
+    fit into the queue (None: all; a worker whose trajectory does not fit waits), `max_policy_lag` None rejects nothing,
+    `returns` whether a reject may be replaced by another start. Returns None for the rows of a run that gets stuck.
 
     At one moment the trainer comes before the rollouts, and rollouts come in the order in which they started.
     """
@@ -16,6 +19,10 @@ def simulate(durations, *, workers, batch_size, training_seconds, max_policy_lag
     version = steps = count = 0
     now, training, ends = 0.0, None, 0.0
     capacity = math.inf if capacity is None else capacity
+
+    def allowed():
+        rejects = sum(row.get("status") == "rejected" for row in rows) if returns else 0
+        return math.floor((version + ahead) * batch_size + 1e-9) + rejects
 
     def settle():
         """Let everything happen that can happen now."""
@@ -33,11 +40,7 @@ def simulate(durations, *, workers, batch_size, training_seconds, max_policy_lag
                 waiting.append(row)
                 free.append(row["worker"])
                 moved = True
-            elif (
-                free
-                and len(rows) < len(durations)
-                and (ahead is None or len(rows) < int((version + ahead) * batch_size))
-            ):
+            elif free and len(rows) < len(durations) and (ahead is None or len(rows) < allowed()):
                 row = {"task": len(rows), "worker": free.pop(0), "start": now, "start_version": version}
                 rows.append(row)
                 heapq.heappush(heap, (now + durations[row["task"]], 1, count, row))
@@ -72,6 +75,8 @@ def simulate(durations, *, workers, batch_size, training_seconds, max_policy_lag
                 blocked.append(row)
         settle()
         ends = now
+    if len(rows) < len(durations) or any("status" not in row for row in rows):
+        return now, None
     for row in rows:
         row["lag"] = row["ingestion_version"] - row["start_version"]
     return ends, rows

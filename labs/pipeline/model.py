@@ -1,9 +1,9 @@
 """The SimPy model: workers, queue, trainer and the version clock.
 
-A rollout is a callback on a `Timeout`; only the trainer is a process, because a generator per rollout costs three
-times as much and says nothing more. The order of things that happen at the same simulated moment is fixed: the
-trainer first, then rollouts in the order in which they started. Free workers get the next tasks in the order in which
-they became free.
+A rollout is a callback on a `Timeout`; only the trainer, which also publishes weights and evaluates, is a process:
+a generator per rollout costs three times as much and says nothing more. The order of things that happen at the same
+simulated moment is fixed: the trainer first, then rollouts in the order in which they started. Free workers get the
+next tasks in the order in which they became free.
 
 >>> from labs.pipeline.model import simulate
 >>> from labs.pipeline.rules import Rules
@@ -15,278 +15,367 @@ they became free.
 from __future__ import annotations
 
 import gc
-import math
-from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, cast
 
-from simpy import Environment, Event, Timeout
+from simpy import Environment, Event
 from simpy.events import URGENT
 
 from labs.errors import InputError
 from labs.pipeline.accounting import ConservationError, Run
-from labs.pipeline.buffer import Buffer
-from labs.pipeline.records import ACCEPTED, REJECTED, Exit, Progress, Trajectory
+from labs.pipeline.buffer import Buffer, Unit
+from labs.pipeline.hazards import hazards
+from labs.pipeline.meter import Meter
+from labs.pipeline.records import ACCEPTED, REJECTED, Exit, Group, Learner, Progress, Trajectory
 from labs.pipeline.rules import Rules
+from labs.pipeline.servers import Workers
+from labs.pipeline.stream import Stream
+from labs.pipeline.workload import Workload
 
 
 class DeadlockError(InputError):
     """Nothing can happen any more and the run is not over; the message says who waits for what."""
 
 
-def simulate(rules: Rules, durations: Sequence[float], progress: Progress | None = None) -> Run:
-    """Run a system on tasks with known durations until every trajectory has left the pipeline.
+def simulate(
+    rules: Rules,
+    work: Sequence[float] | Workload,
+    learner: Learner | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Run a system until every task has left the pipeline.
 
     Args:
         rules: the system.
-        durations: simulated seconds of every task's rollout, at least one task, each finite and not negative.
+        work: the tasks, or just the seconds of every rollout.
+        learner: what samples episodes and trains; without one only time passes.
         progress: called at every new version and at the end.
 
     Returns:
         The run, checked against the conservation laws.
 
     Raises:
-        InputError: durations that are no durations.
+        InputError: durations that are no durations, or a filter without rewards.
         DeadlockError: everybody waits for somebody.
+        StarvationError: a task is made again and again and never trained.
     """
-    if not len(durations):
-        raise InputError("there are no tasks; a run needs at least one")
-    if not all(map(math.isfinite, durations)) or min(durations) < 0:
-        task = next(i for i, d in enumerate(durations) if not (math.isfinite(d) and d >= 0))
-        raise InputError(
-            f"the duration of task {task} is {durations[task]!r}; allowed: a finite number of at least 0 seconds"
-        )
-    # Every record of a run stays alive and no rollout makes a cycle: scanning them again and again finds nothing.
-    collecting = gc.isenabled()
-    gc.disable()
+    if not isinstance(work, Workload):
+        work = Workload(work, group_size=rules.group_size)
+    if work.group_size != rules.group_size:
+        raise InputError(f"the workload has groups of {work.group_size}; allowed: group_size = {rules.group_size}")
+    if rules.filter != "none" and learner is None and work.success is None:
+        raise InputError(f"filter is {rules.filter}, but there are no rewards; allowed: a learner, or success rates")
+    # Every record of a run stays alive and no rollout makes a cycle: scanning them again and again finds nothing. A
+    # learner may make cycles, so with one the collector stays on.
+    pausing = learner is None and gc.isenabled()
+    if pausing:
+        gc.disable()
     try:
-        return Model(rules, durations, progress).run()
+        return Model(rules, work, learner, progress).run()
     finally:
-        if collecting:
+        if pausing:
             gc.enable()
 
 
-class Model:
-    """The state of one run. Use `simulate`."""
+def is_plain(rules: Rules, work: Workload, learner: Learner | None) -> bool:
+    """True if a unit is a trajectory and nothing stops one, so that the short path through `Workers` will do."""
+    return (
+        rules.group_size == 1
+        and not rules.pools
+        and learner is None
+        and work.success is None
+        and rules.in_flight == "finish"
+        and rules.concurrency_batches is None
+        and rules.requeue == "none"
+        and rules.ingestion != "wait"
+        and not rules.sweep
+        and rules.version_unit == "sync"
+        and rules.mean_time_to_failure is None
+        and (rules.on_full == "block" or rules.queue_batches is None)
+    )
 
-    def __init__(self, rules: Rules, durations: Sequence[float], progress: Progress | None = None) -> None:
-        self.rules = rules
+
+class Model:
+    """The state of one run. Use `simulate`.
+
+    Attributes:
+        version: the trainer's version clock; `published`: the version that a rollout starting now gets.
+        oldest: start versions below it are too old now.
+        steps, taken: training steps finished, batches taken.
+        waiting_area, waiting_since: integral of the queue's length, kept apart from the meter because it changes at
+            every rollout.
+    """
+
+    def __init__(
+        self, rules: Rules, work: Workload, learner: Learner | None = None, progress: Progress | None = None,
+        plain: bool | None = None,
+    ) -> None:  # fmt: skip
+        self.rules, self.work, self.learner, self.progress = rules, work, learner, progress
+        self.plain = is_plain(rules, work, learner) if plain is None else plain
         self.env = Environment()
-        self.durations = durations
-        self.progress = progress
-        self.version = 0
-        self.started = 0
+        self.version = self.published = self.oldest = 0
+        self.steps = self.published_steps = self.taken = self.left = 0
+        self.published_at: list[float] = []
+        self.published_versions: list[int] = []
         self.trajectories: list[Trajectory] = []
         self.exits: list[Exit] = []
-        self.buffer = Buffer()
-        self.idle: deque[int] = deque(range(rules.workers))
-        self.running = 0
-        self.blocked: deque[Trajectory] = deque()
-        self.left = 0
+        self.lag_at_bumps = self.lag_at_starts = 0
+        self.waiting_area = self.waiting_since = 0.0
+        by_version = rules.ingestion == "reject" or rules.on_full == "drop_stalest"
+        self.buffer = Buffer(rules.order, by_version)
+        self.stream = Stream(rules, work.tasks)
+        sizes = [size for size, _ in rules.pools] or [rules.workers]
+        #: the pools of workers, then the trainer, then the trajectories
+        self.meter = Meter(self.env, [(size, "task") for size in sizes] + [(1, "data"), (0, "waiting")])
+        self.trainer, self.samples = len(sizes), len(sizes) + 1
         self.trainer_free = True
+        self.doing = "data"
+        self.quiet: Event | None = None
         self._call = Event(self.env)
         self._done = Event(self.env)
-        self._capacity = math.inf if rules.queue_capacity is None else rules.queue_capacity
-        self._oldest = 0
-        self._limit = 0
-        self._start, self._finished = self._hot()
-        # Integrals of counts over time; `_advance` adds the piece since the last event.
-        self._last = self._waiting_since = 0.0
-        self._wait = "task"
-        self._idle_area: defaultdict[str, float] = defaultdict(float)
-        self._blocked_area = 0.0
-        self._running_area = 0.0
-        self._waiting_area = 0.0
-        self._training = 0.0
-        self._lag_at_bumps = 0
+        self.workers = Workers(self, self.plain)
 
     def run(self) -> Run:
         """Run until the last trajectory has left."""
-        self.env.process(self._trainer())
-        self._feed()
+        self.env.process(self._train())
+        self.workers.feed()
         try:
             self.env.run(until=self._done)
         except RuntimeError as error:
             if self._done.triggered:
                 raise
-            raise DeadlockError(self._who_waits()) from error
-        self._advance()
-        seconds = float(self.env.now)
+            raise DeadlockError(self.who_waits()) from error
+        self.meter.advance()
+        self._waited()
         self._count()
-        if self.progress is not None:
-            self.progress(self.left, len(self.durations))
-        waits = {"busy": self._running_area, "queue full": self._blocked_area, **self._idle_area}
+        self._report()
+        *workers, trainer, samples = (dict(area) for area in self.meter.areas)
+        # In the plain path the meter does not follow the queue: who waits there is in it, or held by a blocked worker.
+        waiting = self.waiting_area + workers[0].get("queue full", 0.0) if self.plain else samples.get("waiting", 0.0)
         return Run(
             rules=self.rules,
-            seconds=seconds,
+            work=self.work,
+            hazards=hazards(self.rules),
+            seconds=float(self.env.now),
             trajectories=self.trajectories,
-            steps=[e for e in self.exits if e.status == ACCEPTED],
-            worker_seconds=waits,
-            trainer_seconds={"busy": self._training, "data": seconds - self._training},
-            lag_at_bumps=self._lag_at_bumps,
-            running_area=self._running_area,
-            waiting_area=self._waiting_area + self._blocked_area,
+            exits=self.exits,
+            publications=list(zip(self.published_at, self.published_versions, strict=True)),
+            worker_seconds=workers,
+            trainer_seconds=trainer,
+            prefill_seconds=self.workers.prefill,
+            lag_at_bumps=self.lag_at_bumps,
+            lag_at_starts=self.lag_at_starts,
+            running_area=samples.get("in flight", 0.0),
+            waiting_area=waiting,
         ).check()
 
-    # Workers
+    # The queue's far end
 
-    def _feed(self) -> None:
-        """Give tasks to free workers while the submission gate is open; name what the rest of them wait for."""
-        limit = len(self.durations)
-        self._wait = "task"
-        if self.rules.submission == "budget":
-            budget = int((self.version + self.rules.submission_batches) * self.rules.batch_size)
-            if budget < limit:
-                limit, self._wait = budget, "submission"
-        self._limit = limit
-        while self.idle and self.started < limit:
-            self._start(self.idle.popleft())
-            self.running += 1
-
-    def _hot(self) -> tuple[Callable[[int], None], Callable[[Any], None]]:
-        """The two functions that run once per rollout; closures, because attribute look-ups are most of their cost."""
-        env, durations, buffer, idle, put = self.env, self.durations, self.buffer, self.idle, self.buffer.put
-        keep, batch_size, capacity = self.trajectories.append, self.rules.batch_size, self._capacity
-
-        def start(worker: int) -> None:
-            task = self.started
-            self.started = task + 1
-            trajectory = Trajectory(task, worker, env._now, self.version)
-            keep(trajectory)
-            Timeout(env, durations[task], trajectory).callbacks.append(finished)
-
-        def finished(timeout: Any) -> None:
-            trajectory = timeout._value
-            trajectory.end = now = env._now
-            size = buffer.size
-            self._waiting_area += size * (now - self._waiting_since)
-            self._waiting_since = now
-            if self.started < self._limit and size < capacity and not idle:
-                put(trajectory)
-                start(trajectory.worker)
-            else:
-                self._stop(trajectory)
-            # While the trainer is free nothing grows older: only this one can be stale, only it can fill a batch.
-            if self.trainer_free and (
-                size >= batch_size - 1 or trajectory.start_version < self._oldest or not self.running
-            ):
-                self._offer()
-
-        return start, finished
-
-    def _stop(self, trajectory: Trajectory) -> None:
-        """A worker stops: it waits for room in the queue, or for a task that it may start."""
-        self._advance()
-        self.running -= 1
-        if self.buffer.size >= self._capacity:
-            self.blocked.append(trajectory)
-        else:
-            self.buffer.put(trajectory)
-            self.idle.append(trajectory.worker)
-            self._feed()
-
-    # Trainer
+    def settle(self) -> None:
+        """After something changed: let the trainer, then the workers do what they can; notice that nobody can."""
+        workers = self.workers
+        if self.plain:
+            self._waited()
+        if self.trainer_free:
+            self._offer()
+        workers.feed()
+        if not workers.running:
+            if self.quiet is not None and not self.quiet.triggered:
+                self.urgent(self.quiet)
+            elif self.trainer_free and not workers.restarting and not self._done.triggered:
+                raise DeadlockError(self.who_waits())
 
     def _offer(self) -> None:
         """The trainer is free: reject what is too old, then start a step if a batch waits, or end the run."""
-        rules, buffer = self.rules, self.buffer
-        self._advance()
+        rules, buffer, workers = self.rules, self.buffer, self.workers
         while True:
             if rules.ingestion == "reject":
-                self._leave(buffer.expire(self._oldest), REJECTED)
-            if not self._unblock():
+                self.leave(buffer.expire(self.oldest), REJECTED)
+            if not workers.unblock():
                 break
         size = min(rules.batch_size, buffer.size)
-        over = self.started == len(self.durations) and not self.running and not self.blocked
+        over = not workers.running and not workers.blocked and not workers.making and self.stream.empty
         if size == rules.batch_size or (size and over):
-            batch = self._leave(buffer.take(size), ACCEPTED)
-            while self._unblock():
+            if rules.ingestion == "wait" and self._would_pass_the_bound():
+                self._do("hold")
+                return
+            batch = buffer.take(size)
+            step = self.leave(batch, ACCEPTED)
+            self.taken += 1
+            while workers.unblock():
                 pass
             self.trainer_free = False
-            self._urgent(self._call, batch)
+            self._renew()
+            self._do("busy")
+            self.urgent(self._call, (step, batch))
         elif over and not self._done.triggered:
             self._done.succeed()
-        self._feed()
+        else:
+            self._do("data")
 
-    def _leave(self, trajectories: list[Trajectory], status: str) -> Exit | None:
-        """Trajectories leave together; None when there are none."""
-        if not trajectories:
+    def _would_pass_the_bound(self) -> bool:
+        """The next step would make a group in the making older than the bound allows."""
+        oldest = self.version + self._ages(self.rules.batch_size * self.rules.group_size) - self.rules.max_policy_lag
+        return any(group.start_version < oldest for group in self.workers.making)
+
+    def _ages(self, samples: int) -> int:
+        """By how much the next step moves the version clock."""
+        if self.rules.version_unit == "sync":
+            return int((self.steps + 1) % self.rules.steps_per_sync == 0)
+        return 1 if self.rules.version_unit == "step" else samples
+
+    def leave(self, units: list[Unit], status: str) -> Exit | None:
+        """Units leave together; None when there are none."""
+        if not units:
             return None
-        leave = Exit(status, self.env._now, self.version, len(trajectories))
-        for trajectory in trajectories:
-            trajectory.exit = leave
-        self.exits.append(leave)
-        self.left += leave.size
+        leave = Exit(status, self.env._now, self.version, len(units))
+        for unit in units:
+            unit.exit = leave
+        # In the plain path a unit is its own trajectory, and nothing asks what becomes of it.
+        if not self.plain:
+            groups = cast("list[Group]", units)
+            members = [member for group in groups for member in group.members]
+            for member in members:
+                member.exit = leave
+            leave.size = len(members)
+        self.record(leave)
+        self.stream.exited += len(units)
+        if status != ACCEPTED:
+            self.stream.left(cast("list[Group]", units), status)
+            self._renew()
         return leave
 
-    def _unblock(self) -> bool:
-        """Let the worker that has waited longest put down what it holds; False when there is none, or no room."""
-        if not self.blocked or self.buffer.size >= self._capacity:
-            return False
-        trajectory = self.blocked.popleft()
-        self.buffer.put(trajectory)
-        self.idle.append(trajectory.worker)
-        return True
+    def record(self, leave: Exit) -> None:
+        """Trajectories have left."""
+        self.exits.append(leave)
+        self.left += leave.size
+        if not self.plain:
+            self.meter.add(self.samples, "waiting", -leave.size)
 
-    def _trainer(self) -> Generator[Event, Any, None]:
-        steps = 0
+    def _waited(self) -> None:
+        """Add the time since the queue last changed; the plain path's share of the meter."""
+        now = self.env._now
+        self.waiting_area += self.buffer.size * (now - self.waiting_since)
+        self.waiting_since = now
+
+    def _renew(self) -> None:
+        self.stream.renew(self.published_steps, self.taken)
+
+    # The trainer
+
+    def _train(self) -> Generator[Event, Any, None]:
+        rules = self.rules
         while True:
-            batch: Exit = yield self._call
+            step, batch = yield self._call
             self._call = Event(self.env)
-            yield self._urgent(Event(self.env), None, self.rules.training_seconds)
-            self._advance()
-            batch.trained, batch.update = self.env.now, steps
-            self._training += batch.trained - batch.time
-            steps += 1
-            self._publish()
+            yield self.urgent(Event(self.env), delay=rules.training_seconds)
+            step.trained, step.update = self.env.now, self.steps
+            if self.learner is not None:
+                self.learner.train([member for group in batch for member in group.members])
+            aged = self._ages(step.size)
+            self.steps += 1
+            if rules.version_unit != "sync":
+                self._bump(aged)
+            if self.steps % rules.steps_per_sync == 0:
+                yield from self._publish(aged)
+                if rules.evaluation_every and len(self.published_at) % rules.evaluation_every == 0:
+                    self._do("evaluation")
+                    yield self.urgent(Event(self.env), delay=rules.evaluation_seconds)
             self.trainer_free = True
-            self._offer()
+            self.settle()
 
-    def _publish(self) -> None:
-        """A new version: everything that runs or waits is one version older."""
-        self.version += 1
+    def _publish(self, aged: int) -> Generator[Event, Any, None]:
+        """New weights for the workers, by the rule for what is in flight."""
+        rules, workers = self.rules, self.workers
+        stops = rules.in_flight in ("drain", "abort_restart", "abort_resume")
+        if rules.in_flight == "drain":
+            workers.close("drain")
+            if workers.running:
+                self._do("drain")
+                self.quiet = Event(self.env)
+                yield self.quiet
+                self.quiet = None
+        if stops:
+            workers.close("sync")
+        if rules.in_flight == "abort_restart":
+            workers.abort()
+        elif rules.in_flight == "abort_resume":
+            workers.pause()
+        if rules.sync_seconds:
+            self._do("sync")
+            yield self.urgent(Event(self.env), delay=rules.sync_seconds)
+        if rules.version_unit == "sync":
+            self._bump(aged)
+        self.published, self.published_steps = self.version, self.steps
+        self.published_at.append(self.env.now)
+        self.published_versions.append(self.version)
+        self.stream.synced()
+        self._renew()
+        if stops:
+            workers.resume()
+            workers.close("")
+
+    def _bump(self, by: int) -> None:
+        """The version clock moves: everything that runs or waits is that much older."""
+        self.version += by
+        self.lag_at_bumps += by * self._count()
         if self.rules.ingestion == "reject":
-            self._oldest = self.version - self.rules.max_policy_lag
-        self._lag_at_bumps += self.running + len(self.blocked) + self.buffer.size
-        self._count()
-        if self.progress is not None:
-            self.progress(self.left, len(self.durations))
+            self.oldest = self.version - self.rules.max_policy_lag
+        if self.rules.sweep:
+            self.workers.sweep(self.version - self.rules.max_policy_lag)
+        self._report()
+
+    def _do(self, what: str) -> None:
+        """The trainer does something else from now on."""
+        if what != self.doing:
+            self.meter.move(self.trainer, self.doing, what)
+            self.doing = what
 
     # Clock and sums
 
-    def _urgent(self, event: Event, value: Any, delay: float = 0.0) -> Event:
+    def urgent(self, event: Event, value: Any = None, delay: float = 0.0) -> Event:
         """Trigger `event` after `delay`, before any rollout that ends at that moment."""
         event._ok = True
         event._value = value
         self.env.schedule(event, URGENT, delay)
         return event
 
-    def _advance(self) -> None:
-        """Add the time since the last change to the integrals, with the counts as they were in between."""
-        now = self.env._now
-        self._waiting_area += self.buffer.size * (now - self._waiting_since)
-        self._waiting_since = now
-        passed = now - self._last
-        if passed:
-            self._last = now
-            self._running_area += passed * self.running
-            if self.idle:
-                self._idle_area[self._wait] += passed * len(self.idle)
-            if self.blocked:
-                self._blocked_area += passed * len(self.blocked)
+    def _here(self) -> Iterator[int]:
+        """How many trajectories run, wait for their group, for room, for the trainer."""
+        workers = self.workers
+        yield workers.running
+        yield sum(len(group.members) for group in workers.making)
+        for waiting in (len(workers.blocked), self.buffer.size):
+            yield waiting * self.rules.group_size
 
-    def _count(self) -> None:
-        here = self.running + len(self.blocked) + self.buffer.size
-        if self.started != self.left + here:
+    def _count(self) -> int:
+        """How many trajectories run or wait; they and those that left must be those that started."""
+        here = sum(self._here())
+        if len(self.trajectories) != self.left + here:
             raise ConservationError(
-                f"conservation of trajectories at {self.env.now:g} s: {self.started} started, {self.left} left, "
-                f"{here} running or waiting"
+                f"conservation of trajectories at {self.env.now:g} s: {len(self.trajectories)} started, "
+                f"{self.left} left, {here} running or waiting"
             )
+        return here
 
-    def _who_waits(self) -> str:
-        rules = self.rules
-        return (
-            f"deadlock at {self.env.now:g} s, version {self.version}: the trainer waits for a batch of "
-            f"{rules.batch_size} and the queue holds {self.buffer.size}; {len(self.idle)} of {rules.workers} workers "
-            f"wait for the gate '{self._wait}' and {len(self.blocked)} for room in the queue"
-        )
+    def _report(self) -> None:
+        if self.progress is not None:
+            self.progress(self.stream.exited, max(self.stream.tasks, self.stream.started))
+
+    def who_waits(self) -> str:
+        """What everybody waits for, as a sentence."""
+        rules, stream = self.rules, self.stream
+        waits = [f"the trainer waits for a batch of {rules.batch_size} and the queue holds {self.buffer.size}"]
+        words = {
+            "task": "have no task left",
+            "submission": f"wait for the submission gate ({stream.started} tasks started, at most {stream.limit:g})",
+            "concurrency": f"wait for the concurrency gate (at most {rules.concurrency} rollouts)",
+            "queue full": f"hold a finished group and wait for room in the queue ({rules.capacity} groups)",
+            "down": "are dead",
+        }
+        for state, text in words.items():
+            if n := sum(self.meter.counts[pool][state] for pool in range(self.trainer)):
+                waits.append(f"{n} of {rules.workers} workers {text}")
+        if self.workers.making:
+            waits.append(f"{len(self.workers.making)} groups wait for samples that nobody generates")
+        return f"deadlock at {self.env.now:g} s, version {self.version}: {'; '.join(waits)}"
