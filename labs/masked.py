@@ -29,9 +29,14 @@ def masked_sum(values: Tensor, mask: Tensor, axis: int | tuple[int, ...] | None 
 
     A position where `bool(mask)` is false is replaced by 0 before the product; a fractional mask weights.
     """
-    if mask.dtype is torch.bool:
-        return torch.where(mask, values, 0.0).sum(axis)
-    return (torch.where(mask.bool(), values, 0.0) * mask).sum(axis)
+    return _weighed(torch.where(mask.bool(), values, 0.0), mask).sum(axis)
+
+
+def _weighed(kept: Tensor, mask: Tensor) -> Tensor:
+    """`kept * mask`, written over `kept` where the dtype allows: a fresh tensor costs more than the product."""
+    if mask.dtype == torch.bool:
+        return kept
+    return kept.mul_(mask) if torch.result_type(kept, mask) == kept.dtype else kept * mask
 
 
 def masked_mean(values: Tensor, mask: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
@@ -48,19 +53,18 @@ def masked_var(values: Tensor, mask: Tensor, unbiased: bool = True) -> Tensor:
     Raises:
         ValueError: `unbiased` and the mask has no position or only one.
     """
-    return _variance(values - masked_mean(values, mask), mask, unbiased)
+    return _variance(values - masked_mean(values, mask), mask, mask.bool(), mask.sum(), unbiased)
 
 
-def _variance(centred: Tensor, mask: Tensor, unbiased: bool) -> Tensor:
-    variance = masked_mean(centred**2, mask)
+def _variance(centred: Tensor, mask: Tensor, valid: Tensor, count: Tensor, unbiased: bool) -> Tensor:
+    variance = _weighed(torch.where(valid, centred, 0.0).square_(), mask).sum() / (count + 1e-8)
     if unbiased:
-        mask_sum = mask.sum()
-        if mask_sum == 0:
+        if count == 0:
             raise InputError("masked_var: the mask has no valid position, the unbiased variance needs at least 2")
-        if mask_sum == 1:
+        if count == 1:
             raise InputError("masked_var: the mask has 1 valid position, the unbiased variance needs at least 2")
         # The factor is a float32 number under an integer mask, so float64 whitening is good to 3e-8 there.
-        variance = variance * (mask_sum / (mask_sum - 1))
+        variance = variance * (count / (count - 1))
     return variance
 
 
@@ -72,9 +76,12 @@ def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True) -> Tens
     Raises:
         ValueError: the mask has no position or only one.
     """
-    mean = masked_mean(values, mask)
+    valid, count = mask.bool(), mask.sum()
+    mean = _weighed(torch.where(valid, values, 0.0), mask).sum() / (count + 1e-8)
     centred = values - mean
-    whitened = centred * torch.rsqrt(_variance(centred, mask, unbiased=True) + 1e-8)
+    scale = torch.rsqrt(_variance(centred, mask, valid, count, unbiased=True) + 1e-8)
+    # In place where nothing is differentiated: the variance keeps no reference to what it squared.
+    whitened = centred * scale if centred.requires_grad else centred.mul_(scale)
     if not shift_mean:
         whitened = whitened + mean
     return whitened

@@ -259,6 +259,17 @@ def tir_optimal_token_baseline(r, mask, index, old, squares, weights=None, tail=
     return out, returns
 
 
+def verl_whiten(x, mask):
+    """Masked whitening as a chain of fresh tensors, the mean taken twice."""
+
+    def mean(y):
+        return (torch.where(mask.bool(), y, 0.0) * mask).sum() / (mask.sum() + 1e-8)
+
+    centre, count = mean(x), mask.sum()
+    var = mean((x - mean(x)) ** 2) * (count / (count - 1))
+    return (x - centre) * torch.rsqrt(var + 1e-8)
+
+
 def verl_gae_loop(rewards, values, mask, gamma, lam):
     """The per-token loop over strided columns; the mask blends the state."""
     ahead, trace, back = 0, 0, []

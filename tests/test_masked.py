@@ -22,6 +22,7 @@ from labs.masked import (
     masked_var,
     masked_whiten,
 )
+from tests.reference_advantages import verl_whiten
 
 torch.set_num_threads(1)
 QUICK = settings(max_examples=30, deadline=None)
@@ -82,6 +83,27 @@ def test_integer_masks_have_float32_denominators():
     assert masked_mean(x, floats).item() == 7 / (3 + 1e-8)
     assert masked_var(x, ints) != masked_var(x, floats)
     assert masked_var(x, ints).item() == pytest.approx(masked_var(x, floats).item(), rel=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("mask_dtype", [torch.bool, torch.int64, torch.float32, torch.float64])
+def test_whitening_has_the_bits_of_the_chain_of_fresh_tensors(dtype, mask_dtype):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn((20, 30), generator=generator).to(dtype)
+    mask = (torch.rand((20, 30), generator=generator) < 0.6).to(mask_dtype)
+    kept = x.clone(), mask.clone()
+    white, want = masked_whiten(x, mask), verl_whiten(x, mask)
+    assert white.dtype == want.dtype
+    assert torch.equal(white, want)
+    assert torch.equal(x, kept[0])
+    assert torch.equal(mask, kept[1])
+
+
+def test_statistics_can_be_differentiated():
+    x = torch.randn((4, 5), generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    mask = torch.tensor([[1, 1, 0, 1, 0]] * 4, dtype=torch.float64)
+    for function in (masked_mean, masked_var, masked_whiten):
+        assert torch.autograd.gradcheck(lambda y, f=function: f(y, mask), (x,))
 
 
 def test_response_mask_ends_with_the_first_end_token():

@@ -74,4 +74,4 @@ def reinforce_plus_plus(
     dtype = torch.promote_types(token_level_rewards.dtype, response_mask.dtype)
     mask = response_mask.to(dtype)
     returns = carried_return(token_level_rewards.to(dtype), mask, gamma).mul_(mask)
-    return masked_whiten(returns, response_mask) * response_mask, returns
+    return masked_whiten(returns, response_mask).mul_(mask), returns
