@@ -2,11 +2,14 @@
 
 Purpose: routes of different cost and length. The verifier subtracts what the actions cost, so success alone does not
 say which policy is better; the cheap route is the longer one and is found later, and a step limit of 4 forbids it.
+Doing nothing is free, and in a group without a success only the costs differ: an estimator that divides by the group's
+standard deviation (`grpo`, the learner of `labs/agent.py`) blows that difference up to full size and learns to give up
+at once, where one that does not (`rloo`, `dr_grpo`) learns the task.
 
-Actions: read, add, subtract (0.25 each), count_up, count_down (0.03 each), submit. At ready either one call of
+Actions: read, add, subtract (0.1 each), count_up, count_down (0.01 each), submit. At ready either one call of
 `add`/`subtract`, or three times `count_up`/`count_down` in one direction. Policy [2, 5, 6], at most 6 decisions.
 
-Exact truth: read, add, submit scores 0.75 in 3 decisions; read, count_up three times, submit scores 0.91 in 5. The
+Exact truth: read, add, submit scores 0.9 in 3 decisions; read, count_up three times, submit scores 0.97 in 5. The
 uniform policy finds the short way with probability (1/6)^3, the long one with (1/6)^5.
 """
 
@@ -41,6 +44,6 @@ routes = Environment(
     },
     submits=frozenset({("added", "submit"), ("subtracted", "submit")}),
     tools={"add": lambda left, right: left + right, "subtract": lambda left, right: left - right},
-    costs={"add": 0.25, "subtract": 0.25, "count_up": 0.03, "count_down": 0.03},
+    costs={"add": 0.1, "subtract": 0.1, "count_up": 0.01, "count_down": 0.01},
     max_steps=6,
 )

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +67,7 @@ class TrainerConfig:
         filter_groups: drop groups whose scores are all equal and play others instead.
         filter_budget: most groups played in an update, as a multiple of `groups_per_update`.
         format_tokens, multi_turn_rows: see `labs.tokens.encode` and `labs.tokens.sessions`.
+        threads: of torch during an update; more than 1 only costs on tensors this small. None leaves them alone.
 
     Raises:
         InputError: a count below 1, a rate that is not positive, an unknown optimiser.
@@ -92,6 +94,7 @@ class TrainerConfig:
     filter_budget: int = 10
     format_tokens: int = 0
     multi_turn_rows: bool = False
+    threads: int | None = 1
 
     def __post_init__(self) -> None:
         if self.optimiser not in OPTIMISERS:
@@ -171,8 +174,9 @@ class Trainer(Iterator[dict[str, Any]]):
 
     def __next__(self) -> dict[str, Any]:
         """One update on freshly collected episodes."""
-        episodes, metrics = self._collect()
-        return self.update(episodes, metrics)
+        with _threads(self.config.threads):
+            episodes, metrics = self._collect()
+            return self.update(episodes, metrics)
 
     def update(self, episodes: Episodes | None, metrics: dict[str, float] | None = None) -> dict[str, Any]:
         """One update on given episodes (None: nothing was complete, so nothing is learnt); returns the record."""
@@ -323,6 +327,18 @@ class Trainer(Iterator[dict[str, Any]]):
             norm = size if number == 0 else norm
             note.update(found)
         return norm
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if count is not None and count != before:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
 
 
 def _optimiser(name: str, parameter: Tensor, rate: float) -> torch.optim.Optimizer:

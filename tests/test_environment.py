@@ -193,7 +193,7 @@ def test_the_verifier_recomputes_the_answer_and_subtracts_costs() -> None:
     assert score(arithmetic, task, (0, 2), subtracted, TIMEOUT) == 0.0
     assert score(arithmetic, task, (0, 2, 0), subtracted, INVALID) == 0.0
     paid = environments["routes"]
-    assert score(paid, Task("sum", (1, 1)), (0, 1), 0, INVALID) == pytest.approx(-0.25)
+    assert score(paid, Task("sum", (1, 1)), (0, 1), 0, INVALID) == pytest.approx(-0.1)
 
 
 def test_rendering_shows_stage_action_reply_and_verdict() -> None:
