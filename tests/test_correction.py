@@ -215,6 +215,7 @@ REFUSED = [
     ({"rollout_is": "token", "rollout_is_threshold": "2_1"}, ValueError, "exceeds"),
     ({"rollout_is": "token", "rollout_is_threshold": 0}, ValueError, "above 0"),
     ({"rollout_is": "token", "rollout_is_threshold": math.nan}, ValueError, "above 0"),
+    ({"rollout_is": "token", "rollout_is_threshold": "1_2_3"}, ValueError, "one '_'"),
     ({"rollout_rs": "token_k1"}, ValueError, "rollout_rs_threshold is None"),
     ({"rollout_rs": "seq_max_k1", "rollout_rs_threshold": 1}, ValueError, "seq_max_k2"),
     ({"rollout_rs": " , ", "rollout_rs_threshold": 1}, ValueError, "names no option"),

@@ -214,3 +214,10 @@ def test_openrlhf_unbiased_gradient_on_policy_is_verls_plus_form():
     x, ref = torch.tensor([[-0.5]], requires_grad=True), torch.tensor([[-1.25]])
     kl.openrlhf_approx_kl(x, ref, kl_estimator="k3", unbiased_gradient=True).sum().backward()
     assert x.grad.item() == 0.75
+
+
+def test_openrlhf_values_are_capped_on_both_sides():
+    x, ref = torch.tensor([[-25.0, -1.0]]), torch.tensor([[-1.0, -25.0]])
+    assert kl.openrlhf_approx_kl(x, ref).tolist() == [[-10, 10]]
+    assert kl.openrlhf_approx_kl(x, ref, kl_estimator="k2").tolist() == [[10, 10]]
+    assert kl.openrlhf_approx_kl(x, ref, kl_estimator="k3").tolist() == [[10, 10]]

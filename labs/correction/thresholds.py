@@ -71,7 +71,10 @@ def _rs_window(option: str, part: str) -> Window:
 def _window(where: str, text: str, shown: str) -> Window:
     if "_" not in text:
         return Window(None, _positive(where, text, shown))
-    low, high = text.split("_", 1)
+    if text.count("_") > 1:
+        # Python reads "2_3" as 23, so that verl takes "1_2_3" for the window [1, 23].
+        raise InputError(f"{where} is {shown!r}; a window has one '_' between its two bounds")
+    low, high = text.split("_")
     return _ordered(where, shown, _positive(where, low, shown), _positive(where, high, shown))
 
 
