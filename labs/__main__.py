@@ -6,7 +6,9 @@ import sys
 
 import click
 
+from labs.console import guard
 from labs.registry import commands
+from labs.terminal import invoke
 
 
 class Lazy(click.Group):
@@ -53,9 +55,7 @@ def group(ctx: click.Context, version: bool) -> None:
 
 def main() -> int:
     """The entry point; returns the exit code."""
-    from labs import console
-
-    return console.main(group, "labs")
+    return guard(invoke, group, "labs", sys.argv[1:])
 
 
 if __name__ == "__main__":

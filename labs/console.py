@@ -6,9 +6,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Sequence
-
-import click
+from collections.abc import Callable
 
 from labs.errors import InputError
 
@@ -53,40 +51,28 @@ class Bar:
         sys.stderr.flush()
 
 
-def main(command: click.Command, name: str, arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code.
+def guard(call: Callable[..., object], *arguments: object) -> int:
+    """Call a command and return its exit code: what it returns if that is an integer, otherwise 0.
 
-    0 done; 1 the system refused (disk, permission, a closed pipe); 2 the input is wrong; 130 interrupted. Whatever goes
-    wrong is said in one sentence on standard error. A traceback means a bug in the lab.
+    1 the system refused (disk, permission, a closed pipe); 2 the input is wrong; 130 interrupted. Whatever goes wrong
+    is said in one sentence on standard error. A traceback means a bug in the lab.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
     # The lab's tensors are tiny: more threads only cost time, and one thread makes any number of processes agree.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     try:
-        code = _invoke(command, name, list(arguments))
+        code = call(*arguments)
         sys.stdout.flush()
-        return code
-    except click.ClickException as error:
-        return _end(2, error.format_message().replace("\n", " "))
+        return code if isinstance(code, int) else 0
     except InputError as error:
         return _end(2, str(error).replace("\n", " "))
-    except (KeyboardInterrupt, click.Abort):
+    except KeyboardInterrupt:
         return _end(130, "interrupted; what was complete is kept, nothing else was written")
     except OSError as error:
         if error.errno == errno.EPIPE:
             return _end(1, "standard output was closed by its reader")
         where = f"{error.filename}: " if error.filename else "cannot write: "
         return _end(1, f"{where}{error.strerror or error}")
-
-
-def _invoke(command: click.Command, name: str, arguments: list[str]) -> int:
-    try:
-        with command.make_context(name, arguments) as context:
-            code: object = command.invoke(context)
-    except click.exceptions.Exit as leave:
-        return leave.exit_code
-    return code if isinstance(code, int) else 0
 
 
 def _end(code: int, sentence: str) -> int:

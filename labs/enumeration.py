@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import product
 from operator import eq
 from typing import NamedTuple
 
@@ -45,23 +44,26 @@ def task_classes(environment: Environment, operands: tuple[int, int]) -> list[Ta
     for i, state in enumerate(environment.states):
         if state.name in names and state.tool is not None:
             by_tool.setdefault(state.tool, []).append(i)
-    numbers = list(product(range(low, high + 1), repeat=environment.operand_count))
-    columns = list(zip(*numbers, strict=True))
-    values = [list(map(environment.tools[name], *columns)) for name in by_tool]
+    # One column an operand, over all tasks in lexicographic order; one column of values for every different function.
+    span, count = range(low, high + 1), environment.operand_count
+    columns = [[v for v in span for _ in range(len(span) ** (count - 1 - i))] * len(span) ** i for i in range(count)]
+    tasks = len(span) ** count
+    functions = {*(environment.tools[name] for name in by_tool), *environment.families.values()}
+    values = {function: list(map(function, *columns)) for function in functions}
     classes = []
     for family, (name, rule) in enumerate(environment.families.items()):
-        answers = list(map(rule, *columns))
         # A tool is mostly right for all operands or for none, which two comparisons of whole columns find out.
-        matches = [_matches(column, answers) for column in values]
+        matches = [_matches(values[environment.tools[tool]], values[rule]) for tool in by_tool]
         if all(isinstance(match, bool) for match in matches):
-            counts, keys = {tuple(matches): len(numbers)}, [tuple(matches)]
+            counts, keys = {tuple(matches): tasks}, [tuple(matches)]
         else:
-            keys = list(zip(*([m] * len(numbers) if isinstance(m, bool) else m for m in matches), strict=True))
+            keys = list(zip(*([m] * tasks if isinstance(m, bool) else m for m in matches), strict=True))
             counts = Counter(keys)
-        for key, count in sorted(counts.items(), reverse=True):
+        for key, found in sorted(counts.items(), reverse=True):
             states = frozenset(s for right, group in zip(key, by_tool.values(), strict=True) if right for s in group)
-            share = count / len(numbers) / len(environment.families)
-            classes.append(TaskClass(family, share, states, Task(name, numbers[keys.index(key)])))
+            share = found / tasks / len(environment.families)
+            example = Task(name, tuple(column[keys.index(key)] for column in columns))
+            classes.append(TaskClass(family, share, states, example))
     return classes
 
 

@@ -1,16 +1,16 @@
 """Run an experiment: `python -m labs.run --experiment agent --seed 7`, or `labs.run("agent", seed=7)` from Python.
 
-This module is what a run pays for before it starts, so it imports nothing but click; the module itself can be called.
+This module is what a run pays for before it starts, so it imports next to nothing. Arguments that are plainly right are
+read here; everything else (help, other spellings, mistakes) goes to click, in `labs/commands/run.py`, with the same
+table of options. The module itself can be called.
 """
 
 from __future__ import annotations
 
-import re
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from labs.errors import InputError
 
@@ -18,48 +18,81 @@ if TYPE_CHECKING:
     from labs.experiment import Result
     from labs.sweep import Sweep
 
+#: Option -> what it takes ("text", "integer", "pairs" or, for a flag, ""), the name of that in the help, and the help.
+OPTIONS: dict[str, tuple[str, str, str]] = {
+    "--experiment": ("text", "NAME", "What to run; --list shows the names."),
+    "--config": ("text", "FILE", "Settings as one JSON object."),
+    "--set": ("pairs", "KEY=VALUE ...", "Settings, over those of --config."),
+    "--seed": ("integer", "N", "The seed (default 7)."),
+    "--seeds": ("text", "0-31", "Many seeds: mean, interval and n of every headline number."),
+    "--jobs": ("integer", "N", "Processes for --seeds (default: one a core); changes no result."),
+    "--output": ("text", "FILE", "Write the full JSON result there; print one receipt line."),
+    "--trajectories": ("text", "FILE", "Write the trajectories there as JSON Lines."),
+    "--json": ("", "", "Print the full JSON result."),
+    "--compact": ("", "", "JSON on one line; without --output implies --json."),
+    "--results": ("text", "DIR", "The folder of all runs (default results)."),
+    "--no-figures": ("", "", "Draw nothing."),
+    "--svg": ("", "", "Figures as SVG too."),
+    "--fresh": ("", "", "Compute again what is already stored."),
+    "--quiet": ("", "", "Print the run's folder and nothing else."),
+    "--list": ("", "", "List the experiments."),
+    "--version": ("", "", "Print the version."),
+}
 
-class Command(click.Command):
-    """A command whose `--set` takes several `key=value` at once: `--set estimator=rloo loss=vanilla`."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give every pair that follows one of `--set` a `--set` of its own."""
-        spread: list[str] = []
-        for i, argument in enumerate(args):
-            more = i >= 2 and spread[-2] == "--set" and re.match(r"[A-Za-z_][\w.]*=", argument)
-            spread += ["--set", argument] if more else [argument]
-        return super().parse_args(ctx, spread)
+def destination(option: str) -> str:
+    """The parameter that an option fills: `--no-figures` is `no_figures`, `--set` is `pairs`."""
+    name = option[2:].replace("-", "_")
+    return {"set": "pairs", "json": "as_json", "list": "listing"}.get(name, name)
 
 
-@click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--experiment", metavar="NAME", help="What to run; --list shows the names.")
-@click.option("--config", metavar="FILE", help="Settings as one JSON object.")
-@click.option("--set", "pairs", metavar="KEY=VALUE ...", multiple=True, help="Settings, over those of --config.")
-@click.option("--seed", type=int, metavar="N", help="The seed (default 7).")
-@click.option("--seeds", metavar="0-31", help="Many seeds: mean, interval and n of every headline number.")
-@click.option("--jobs", type=int, metavar="N", help="Processes for --seeds (default: one a core); changes no result.")
-@click.option("--output", metavar="FILE", help="Write the full JSON result there; print one receipt line.")
-@click.option("--trajectories", metavar="FILE", help="Write the trajectories there as JSON Lines.")
-@click.option("--json", "as_json", is_flag=True, help="Print the full JSON result.")
-@click.option("--compact", is_flag=True, help="JSON on one line; without --output implies --json.")
-@click.option("--results", metavar="DIR", default="results", show_default=True, help="The folder of all runs.")
-@click.option("--no-figures", is_flag=True, help="Draw nothing.")
-@click.option("--svg", is_flag=True, help="Figures as SVG too.")
-@click.option("--fresh", is_flag=True, help="Compute again what is already stored.")
-@click.option("--quiet", is_flag=True, help="Print the run's folder and nothing else.")
-@click.option("--list", "listing", is_flag=True, help="List the experiments.")
-@click.option("--version", is_flag=True, help="Print the version.")
-def command(experiment: str | None, listing: bool, version: bool, **options: Any) -> None:
-    """Run an experiment, store it, and say what came out."""
+def is_pair(text: str) -> bool:
+    """True for what may follow `--set` beside its first `key=value`."""
+    return text.partition("=")[0].isidentifier() and "=" in text
+
+
+def plain(arguments: Sequence[str]) -> dict[str, Any] | None:
+    """The options of arguments that are plainly right; None for all others, which click then reads and judges."""
+    options: dict[str, Any] = {}
+    at = 0
+    while at < len(arguments):
+        option, at = arguments[at], at + 1
+        if option not in OPTIONS:
+            return None
+        kind, name = OPTIONS[option][0], destination(option)
+        if kind == "pairs":
+            first = at
+            while at < len(arguments) and (at == first or is_pair(arguments[at])):
+                at += 1
+            values = arguments[first:at]
+            if not values or values[0].startswith("-"):
+                return None
+            options[name] = (*options.get(name, ()), *values)
+            continue
+        if name in options:
+            return None
+        if not kind:
+            options[name] = True
+            continue
+        value = arguments[at] if at < len(arguments) else "-"
+        at += 1
+        if value.startswith("-") or (kind == "integer" and not (value.isascii() and value.isdecimal())):
+            return None
+        options[name] = int(value) if kind == "integer" else value
+    return options
+
+
+def execute(*, experiment: str | None = None, listing: bool = False, version: bool = False, **options: Any) -> None:
+    """Do what the options ask for."""
     if version:
         import labs
 
-        click.echo(f"tabular-agent-rl-lab {labs.__version__}")
+        sys.stdout.write(f"tabular-agent-rl-lab {labs.__version__}\n")
     elif listing:
         from labs.registry import experiments
 
         for name in experiments:
-            click.echo(f"{name:<16} {experiments.describe(name)}")
+            sys.stdout.write(f"{name:<16} {experiments.describe(name)}\n")
     elif experiment is None:
         from labs.registry import experiments
 
@@ -71,20 +104,20 @@ def command(experiment: str | None, listing: bool, version: bool, **options: Any
 def _run(
     name: str,
     *,
-    config: str | None,
-    pairs: tuple[str, ...],
-    seed: int | None,
-    seeds: str | None,
-    jobs: int | None,
-    output: str | None,
-    trajectories: str | None,
-    as_json: bool,
-    compact: bool,
-    results: str,
-    no_figures: bool,
-    svg: bool,
-    fresh: bool,
-    quiet: bool,
+    config: str | None = None,
+    pairs: tuple[str, ...] = (),
+    seed: int | None = None,
+    seeds: str | None = None,
+    jobs: int | None = None,
+    output: str | None = None,
+    trajectories: str | None = None,
+    as_json: bool = False,
+    compact: bool = False,
+    results: str = "results",
+    no_figures: bool = False,
+    svg: bool = False,
+    fresh: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Refuse what cannot work, run the rest, print."""
     _refuse(
@@ -138,13 +171,12 @@ def _run(
     if output is not None:
         write(output, text)
         which = {"seed": seed} if many is None else {"seeds": many}
-        click.echo(dumps({"experiment": name, **which, "output": output}, compact=True))
-    elif text:
-        click.echo(text, nl=False)
-    elif quiet:
-        click.echo(done.folder)
-    else:
-        click.echo("\n".join(_summary(done, name, seeds, stored)))
+        text = dumps({"experiment": name, **which, "output": output}, compact=True) + "\n"
+    elif quiet and not text:
+        text = f"{done.folder}\n"
+    elif not text:
+        text = "\n".join(_summary(done, name, seeds, stored)) + "\n"
+    sys.stdout.write(text)
 
 
 def _refuse(*rules: tuple[bool, str]) -> None:
@@ -193,11 +225,23 @@ class _Callable(ModuleType):
 sys.modules[__name__].__class__ = _Callable
 
 
+def start(arguments: Sequence[str]) -> object:
+    """Run the command line on its arguments."""
+    options = plain(arguments)
+    if options is not None:
+        execute(**options)
+        return 0
+    from labs.commands.run import command
+    from labs.terminal import invoke
+
+    return invoke(command, "python -m labs.run", arguments)
+
+
 def main() -> int:
     """The entry point of `python -m labs.run`; returns the exit code."""
-    from labs import console
+    from labs.console import guard
 
-    return console.main(command, "python -m labs.run")
+    return guard(start, sys.argv[1:])
 
 
 if __name__ == "__main__":

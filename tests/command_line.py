@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from labs import console
 from labs.__main__ import group
-from labs.run import command
+from labs.console import guard
+from labs.run import start
+from labs.terminal import invoke
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,7 +32,7 @@ def run(*arguments: str, whole: bool = False) -> Said:
     """`python -m labs.run ARGUMENTS`, or `python -m labs ARGUMENTS` when `whole`, in this process and folder."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = console.main(group if whole else command, "labs", arguments)
+        code = guard(invoke, group, "labs", arguments) if whole else guard(start, arguments)
     return Said(code, out.getvalue(), err.getvalue())
 
 

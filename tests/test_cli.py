@@ -9,13 +9,14 @@ import sys
 import pytest
 
 import labs
+from labs.commands.run import command
 from labs.registry import KINDS, commands, experiments
-from labs.run import command
+from labs.run import OPTIONS, plain
 from tests.command_line import QUICK, ROOT, environment, files, process, run
 
 HEAVY = {
     *("numpy", "torch", "matplotlib", "scipy", "simpy", "rich", "pydantic", "asyncio", "importlib.metadata"),
-    *("subprocess", "concurrent.futures", "multiprocessing", "difflib", "pathlib", "tempfile", "logging"),
+    *("click", "subprocess", "concurrent.futures", "multiprocessing", "difflib", "pathlib", "tempfile", "logging"),
 }
 
 
@@ -258,10 +259,52 @@ class TestOneProgram:
 
     def test_help_names_every_option_and_every_command(self):
         text = run("--help").out
-        for option in command.params:
-            assert option.opts[0] in text
-            assert option.help in " ".join(text.split())
+        for option, (_, metavar, about) in OPTIONS.items():
+            assert f"{option} {metavar}".strip() in text
+            assert about in " ".join(text.split())
         assert all(name.replace("_", "-") in run(whole=True).out for name in commands)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            [],
+            ["--experiment", "agent", "--seed", "7", "--quiet", "--no-figures"],
+            ["--experiment", "agent", "--set", "a=1", "b=2", "--fresh", "--set", "c=x y", "--svg"],
+            ["--experiment", "agent", "--set", "nonsense", "--json", "--compact"],
+            ["--experiment", "a b", "--config", "c", "--output", "o", "--trajectories", "t", "--results", "r"],
+            ["--experiment", "agent", "--seeds", "0-3", "--jobs", "007"],
+            ["--list"],
+            ["--version"],
+        ],
+    )
+    def test_plain_reading_is_clicks(self, arguments):
+        params = command.make_context("x", list(arguments)).params
+        assert plain(arguments) == {key: value for key, value in params.items() if value not in (None, (), False)}
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["-h"],
+            ["--help"],
+            ["--seed=7"],
+            ["--seed", "x"],
+            ["--seed", "-1"],
+            ["--seed", "٣"],
+            ["--seed"],
+            ["--set"],
+            ["--set", "--json"],
+            ["--experiment", "a", "--experiment", "b"],
+            ["--experiment", "agent", "extra"],
+            ["--quiet", "--quiet"],
+            ["--output", "-"],
+        ],
+    )
+    def test_anything_else_is_left_to_click(self, arguments):
+        assert plain(arguments) is None
+
+    def test_the_last_of_two_counts_and_an_equals_sign_will_do(self):
+        said = run("--experiment=agent", "--seed", "1", "--seed=2", *QUICK[2:], "--compact", "--no-figures")
+        assert json.loads(said.out)["seed"] == 2
 
     def test_run_is_the_same_command(self):
         one = run(*QUICK, "--no-figures", "--compact", "--results", "a")
