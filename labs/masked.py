@@ -29,13 +29,11 @@ def masked_sum(values: Tensor, mask: Tensor, axis: int | tuple[int, ...] | None 
 
     A position where `bool(mask)` is false is replaced by 0 before the product; a fractional mask weights.
     """
-    return _weighed(torch.where(mask.bool(), values, 0.0), mask).sum(axis)
+    return weighed(torch.where(mask.bool(), values, 0.0), mask).sum(axis)
 
 
-def _weighed(kept: Tensor, mask: Tensor) -> Tensor:
+def weighed(kept: Tensor, mask: Tensor) -> Tensor:
     """`kept * mask`, written over `kept` where the dtype allows: a fresh tensor costs more than the product."""
-    if mask.dtype == torch.bool:
-        return kept
     return kept.mul_(mask) if torch.result_type(kept, mask) == kept.dtype else kept * mask
 
 
@@ -57,7 +55,7 @@ def masked_var(values: Tensor, mask: Tensor, unbiased: bool = True) -> Tensor:
 
 
 def _variance(centred: Tensor, mask: Tensor, valid: Tensor, count: Tensor, unbiased: bool) -> Tensor:
-    variance = _weighed(torch.where(valid, centred, 0.0).square_(), mask).sum() / (count + 1e-8)
+    variance = weighed(torch.where(valid, centred, 0.0).square_(), mask).sum() / (count + 1e-8)
     if unbiased:
         if count == 0:
             raise InputError("masked_var: the mask has no valid position, the unbiased variance needs at least 2")
@@ -77,7 +75,7 @@ def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True) -> Tens
         ValueError: the mask has no position or only one.
     """
     valid, count = mask.bool(), mask.sum()
-    mean = _weighed(torch.where(valid, values, 0.0), mask).sum() / (count + 1e-8)
+    mean = weighed(torch.where(valid, values, 0.0), mask).sum() / (count + 1e-8)
     centred = values - mean
     scale = torch.rsqrt(_variance(centred, mask, valid, count, unbiased=True) + 1e-8)
     # In place where nothing is differentiated: the variance keeps no reference to what it squared.

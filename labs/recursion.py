@@ -181,40 +181,40 @@ class Packing:
         mask: [B, T]; every position whose mask is not 0 is kept.
 
     Attributes:
-        lengths: [B] number of policy tokens.
-        mask: [B, L] bool, the mask after packing; L is the largest length, at least 1.
+        lengths: [B] int64, number of policy tokens.
+        ends: [B, L] bool, true on the last token of every row that has one; L is the largest length, at least 1.
     """
 
     def __init__(self, mask: Tensor) -> None:
-        self._valid = mask.bool()
-        self._rank = self._valid.cumsum(dim=1) - 1
-        self.lengths = self._valid.sum(dim=1)
-        width = max(1, int(self.lengths.max()))
-        self.mask = torch.arange(width, device=mask.device)[None] < self.lengths[:, None]
-        # One column more than needed takes everything that is dropped.
-        self._to = torch.where(self._valid, self._rank, width)
+        rows, width = mask.shape
+        self._shape = rows, width
+        # One search for the positions; everything else copies whole stretches of memory.
+        self._at = mask.reshape(-1).nonzero().squeeze(1)
+        bounds = torch.searchsorted(self._at, torch.arange(rows + 1, device=mask.device) * width)
+        self.lengths = bounds.diff()
+        self._sizes: list[int] = self.lengths.tolist()
+        self._width = max(1, *self._sizes)
+        self.ends = torch.arange(self._width, device=mask.device)[None] == self.lengths[:, None] - 1
 
     def pack(self, x: Tensor) -> Tensor:
         """`[B, T]` to `[B, L]`, zero behind the last token."""
-        width = self.mask.shape[1]
-        return x.new_zeros((x.shape[0], width + 1)).scatter_(1, self._to, x)[:, :width]
+        out = x.new_zeros((self._shape[0], self._width))
+        kept = torch.split(x.reshape(-1).index_select(0, self._at), self._sizes)
+        for row, tokens in zip(out.unbind(0), kept, strict=True):
+            row[: tokens.shape[0]] = tokens
+        return out
 
     def unpack(self, packed: Tensor) -> Tensor:
         """`[B, L]` to `[B, T]`, zero on masked positions."""
-        return packed.gather(1, self._rank.clamp(min=0)).masked_fill_(~self._valid, 0)
+        kept = torch.cat([row[:size] for row, size in zip(packed.unbind(0), self._sizes, strict=True)])
+        return packed.new_zeros(self._shape[0] * self._shape[1]).scatter_(0, self._at, kept).reshape(self._shape)
 
     def following(self, packed: Tensor, bootstrap: Tensor | None) -> Tensor:
         """`packed` one token ahead; behind the last token `bootstrap` `[B]` (default 0)."""
         out = ahead(packed)
         if bootstrap is not None:
-            ends = self.ends
-            out[ends] = bootstrap.to(out.dtype)[ends.any(dim=1)]
+            out[self.ends] = bootstrap.to(out.dtype)[self.lengths > 0]
         return out
-
-    @property
-    def ends(self) -> Tensor:
-        """`[B, L]` bool, true on the last token of every row that has one."""
-        return torch.arange(self.mask.shape[1], device=self.mask.device)[None] == self.lengths[:, None] - 1
 
 
 def behind(truncated: Tensor | None, bootstrap: Tensor | None) -> Tensor | None:

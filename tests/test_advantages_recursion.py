@@ -107,7 +107,6 @@ def test_packing_moves_tokens_to_the_front_and_back():
     x = torch.arange(1.0, 13.0).reshape(3, 4)
     packing = recursion.Packing(mask)
     assert packing.lengths.tolist() == [2, 3, 0]
-    assert packing.mask.tolist() == [[True, True, False], [True] * 3, [False] * 3]
     assert packing.ends.tolist() == [[False, True, False], [False, False, True], [False] * 3]
     packed = packing.pack(x)
     assert packed.tolist() == [[2.0, 4.0, 0.0], [5.0, 6.0, 7.0], [0.0, 0.0, 0.0]]
@@ -119,7 +118,7 @@ def test_packing_moves_tokens_to_the_front_and_back():
 
 def test_nothing_at_all_packs_to_one_column():
     packing = recursion.Packing(torch.zeros(2, 3))
-    assert packing.mask.tolist() == [[False], [False]]
+    assert packing.ends.tolist() == [[False], [False]]
     assert packing.unpack(packing.pack(torch.ones(2, 3))).tolist() == [[0.0] * 3] * 2
 
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from labs.grouping import expect, group_ids, members
+from labs.masked import weighed
 from labs.properties import Properties
 from labs.registry import estimators
 
@@ -76,17 +77,17 @@ def optimal_token_baseline(
         rollout_is_weights=rollout_is_weights,
     )
     returns = (token_level_rewards * response_mask).flip(dims=[-1]).cumsum(dim=-1).flip(dims=[-1])
-    weights = score_norm(old_log_probs, sum_pi_squared, rollout_is_weights).mul_(response_mask).cumsum_(dim=-1)
-    weights *= response_mask
+    norm = score_norm(old_log_probs, sum_pi_squared, rollout_is_weights)
+    weights = weighed(weighed(norm, response_mask).cumsum(dim=-1), response_mask)
     baseline = group_baseline(returns, weights, index, epsilon)
     if handle_zero_tail:
         cut_tail_(baseline, response_mask.sum(dim=-1), index)
-    return (returns - baseline) * response_mask, returns
+    return weighed(returns - baseline, response_mask), returns
 
 
 def score_norm(old_log_probs: Tensor, sum_pi_squared: Tensor, rollout_is_weights: Tensor | None) -> Tensor:
     """`1 - 2 pi + sum pi^2`, times the squared importance weight if there is one."""
-    norm = 1 - 2 * old_log_probs.exp() + sum_pi_squared
+    norm = old_log_probs.exp().mul_(-2).add_(1) + sum_pi_squared
     return norm if rollout_is_weights is None else norm * rollout_is_weights**2
 
 

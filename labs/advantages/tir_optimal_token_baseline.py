@@ -22,6 +22,7 @@ from torch import Tensor
 
 from labs.advantages.optimal_token_baseline import cut_tail_, group_baseline, score_norm
 from labs.grouping import expect, labels
+from labs.masked import weighed
 from labs.properties import Properties
 from labs.recursion import Packing
 from labs.registry import estimators
@@ -75,9 +76,9 @@ def tir_optimal_token_baseline(
         rollout_is_weights=rollout_is_weights,
     )
     returns = (token_level_rewards * response_mask).flip(dims=[-1]).cumsum(dim=-1).flip(dims=[-1])
-    norm = score_norm(old_log_probs, sum_pi_squared, rollout_is_weights) * response_mask
+    norm = weighed(score_norm(old_log_probs, sum_pi_squared, rollout_is_weights), response_mask)
     packing = Packing(response_mask)
-    weights = packing.pack(norm).cumsum_(dim=-1).mul_(packing.mask)
+    weights = packing.pack(norm.cumsum(dim=-1))
     # A row without a policy token belongs to no group: a label of its own keeps it from counting as a companion.
     groups = [
         (row, label) if length == 0 else label
@@ -88,4 +89,4 @@ def tir_optimal_token_baseline(
     baseline = group_baseline(packing.pack(returns), weights, groups, epsilon)
     if handle_zero_tail:
         cut_tail_(baseline, packing.lengths, groups)
-    return (returns - packing.unpack(baseline)) * response_mask, returns
+    return weighed(returns - packing.unpack(baseline), response_mask), returns
