@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -52,17 +53,19 @@ def group_advantages(rewards: Sequence[float]) -> list[float]:
         raise InputError("group_advantages: the group is empty; it needs at least one reward")
     if not all(map(math.isfinite, rewards)):
         raise InputError(f"group_advantages: rewards are {list(rewards)}; every one must be finite")
-    if min(rewards) == max(rewards):
+    low, high = min(rewards), max(rewards)
+    if low == high:
         return [0.0] * len(rewards)
     # Scaled first, so that squares neither overflow nor vanish: the advantages do not depend on the scale.
-    low, span = min(rewards), max(rewards) - min(rewards)
+    span = high - low
     if not math.isfinite(span):
-        low, span = min(rewards) / 2, max(rewards) / 2 - min(rewards) / 2
+        low, span = low / 2, high / 2 - low / 2
         rewards = [r / 2 for r in rewards]
     scaled = [(r - low) / span for r in rewards]
     mean = sum(scaled) / len(scaled)
-    std = math.sqrt(sum((r - mean) ** 2 for r in scaled) / len(scaled))
-    return [(r - mean) / std for r in scaled]
+    deviations = [r - mean for r in scaled]
+    std = math.sqrt(sum([d * d for d in deviations]) / len(scaled))
+    return [d / std for d in deviations]
 
 
 def uniform_logits(environment: Environment) -> Logits:
@@ -155,20 +158,21 @@ def train(
             else:
                 paths = [_recorded(environment, sums[family], generator, max_steps, draws) for _ in range(group_size)]
                 draws.tasks.append(task)
-            rewards = [score(environment, task, p.actions, p.last, p.end) for p in paths]
-            advantages = group_advantages(rewards)
-            wins += len([r for r in rewards if r > 0])
-            invalid += len([p for p in paths if p.end == INVALID])
-            decisions += sum([len(p.actions) for p in paths])
-            best, worst = max(rewards), min(rewards)
-            all_wrong += best <= 0
-            all_right += worst > 0
-            if best == worst:
-                equal += 1
-                continue  # every advantage is 0: nothing to push
-            for (states, actions, _, _), advantage in zip(paths, advantages, strict=True):
-                for state, action in zip(states, actions, strict=True):
-                    own[stage_of[state]][action] += advantage
+            # Few different tries exist: what is the same for equal ones is worked out once.
+            tries = Counter(paths)
+            worth = {p: score(environment, task, p.actions, p.last, p.end) for p in tries}
+            rewards = [worth[p] for p in paths]
+            advantage = dict(zip(rewards, group_advantages(rewards), strict=True))
+            all_wrong += max(rewards) <= 0
+            all_right += min(rewards) > 0
+            equal += len(advantage) == 1
+            for path, times in tries.items():
+                wins += times * (worth[path] > 0)
+                invalid += times * (path.end == INVALID)
+                decisions += times * len(path.actions)
+                credit = times * advantage[worth[path]]
+                for state, action in zip(path.states, path.actions, strict=True):
+                    own[stage_of[state]][action] += credit
         count = groups_per_update * group_size
         entropies = [[entropy(row) for row in family_rows] for family_rows in table]
         rows = len(names) * len(environment.stages)
