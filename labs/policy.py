@@ -18,7 +18,7 @@ from torch import Tensor
 
 from labs.entropy import entropy_from_logits
 from labs.environment import Environment
-from labs.errors import InputError
+from labs.errors import InputError, one_of
 
 #: How a policy acts: `sampled` from its probabilities at a temperature, or `greedy`.
 MODES = ("sampled", "greedy")
@@ -96,8 +96,6 @@ class Policy:
     def acting(self, mode: str = "sampled") -> Tensor:
         """The probabilities that a mode (`sampled`, `greedy`) acts with."""
         if mode not in MODES:
-            from labs.errors import one_of
-
             raise one_of("mode", mode, MODES)
         return self.greedy() if mode == "greedy" else self.probabilities
 
