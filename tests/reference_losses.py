@@ -5,7 +5,7 @@ computed from `held`, so that the derivative with respect to `new` is the gradie
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass
@@ -15,6 +15,14 @@ class Batch:
     held: list
     adv: list
     mask: list
+    weights: list | None = None
+
+    def w(self, i, t):
+        return 1.0 if self.weights is None else self.weights[i][t]
+
+    def row_w(self, i):
+        """The geometric mean of the row's weights."""
+        return math.exp(sum(math.log(self.w(i, t)) for t in self.row(i)) / max(len(self.row(i)), 1))
 
     def tokens(self):
         """(row, token) of every valid position."""
@@ -35,8 +43,8 @@ def clip(x, low, high):
 
 
 def aggregate(batch, per_token, mode):
-    """The five modes over the per-token values of valid positions; empty rows do not count."""
-    values = {place: per_token(*place) for place in batch.tokens()}
+    """The five modes over the weighted per-token values of valid positions; empty rows do not count."""
+    values = {place: per_token(*place) * batch.w(*place) for place in batch.tokens()}
     rows = [[values[i, t] for t in batch.row(i)] for i in range(len(batch.mask))]
     rows = [r for r in rows if r]
     if mode == "token-mean":
@@ -57,6 +65,11 @@ def vanilla(b, mode, low=0.2, high=0.2, dual=3.0):
         return larger if a >= 0 or dual is None else min(larger, -a * dual)
 
     return aggregate(b, per_token, mode)
+
+
+def bypass_mode(b, mode):
+    """The default correction rejects nothing, and PPO's loss takes no weight."""
+    return vanilla(replace(b, weights=None), mode)
 
 
 def undualled(b, mode):
@@ -159,7 +172,7 @@ def geometric(b, epsilon):
         for t in b.row(i):
             d = b.new[i][t] - b.old[i][t]
             kept.append(min(d, epsilon) if b.adv[i][t] > 0 else max(d, -epsilon))
-        total -= sum(b.adv[i][t] for t in b.row(i)) / n * math.exp(sum(kept) / n)
+        total -= sum(b.adv[i][t] for t in b.row(i)) / n * math.exp(sum(kept) / n) * b.row_w(i)
     return total / len(b.mask)
 
 
@@ -177,18 +190,19 @@ def sequence_ppo(b, mode):
         row = b.row(i)
         a = sum(b.adv[i][t] for t in row) / max(len(row), 1)
         r = math.exp(sum(b.new[i][t] - b.old[i][t] for t in row))
-        total -= min(r * a, clip(r, 0.8, 1.2) * a)
+        total -= min(r * a, clip(r, 0.8, 1.2) * a) * b.row_w(i)
     return total / len(b.mask)
 
 
 def vespo(b, mode):
     def per_token(i, t):
         a = b.adv[i][t]
-        log_w = clip(sum(b.d_held(i, u) for u in b.row(i)), math.log(1e-8), 20.0)
+        log_w = sum(b.d_held(i, u) + math.log(b.w(i, u)) for u in b.row(i))
+        log_w = clip(log_w, math.log(1e-8), 20.0)
         k, lam = (2.0, 3.0) if a >= 0 else (3.0, 2.0)
         return -math.exp(lam + k * log_w - lam * math.exp(log_w)) * a * b.new[i][t]
 
-    return aggregate(b, per_token, mode)
+    return aggregate(replace(b, weights=None), per_token, mode)
 
 
 def trl_grpo(b, mode):
@@ -197,7 +211,8 @@ def trl_grpo(b, mode):
 
 #: clip_cov at its default settings draws no token on small advantages (no covariance reaches 1): PPO without dual clip.
 LOSSES = {
-    "bypass_mode": vanilla, "cispo": cispo, "cispo_variant": cispo_variant, "clip_cov": undualled, "dppo_kl": dppo_kl,
+    "bypass_mode": bypass_mode, "cispo": cispo, "cispo_variant": cispo_variant, "clip_cov": undualled,
+    "dppo_kl": dppo_kl,
     "dppo_tv": dppo_tv, "dro": dro, "geo_mean": geo_mean, "gmpo": gmpo, "gpg": reinforce, "gspo": gspo,
     "gspo_080": gspo_080, "kl_cov": kl_cov, "luspo": luspo, "openrlhf_ppo": undualled, "reinforce": reinforce,
     "sapo": sapo, "sequence_ppo": sequence_ppo, "torchrl_grpo": undualled, "trl_grpo": trl_grpo, "vanilla": vanilla,

@@ -25,7 +25,8 @@ def reference(name, case):
 
     def value(new):
         lists = [c.tolist() for c in (case.old_log_prob, new, case.log_prob, case.advantages, case.response_mask)]
-        return LOSSES[name](Batch(*lists), case.loss_agg_mode)
+        weights = None if case.rollout_is_weights is None else case.rollout_is_weights.tolist()
+        return LOSSES[name](Batch(*lists, weights), case.loss_agg_mode)
 
     gradient = torch.zeros_like(case.log_prob)
     for row, token in case.response_mask.nonzero().tolist():
@@ -46,11 +47,13 @@ def test_every_loss_has_a_reference():
     drift=st.sampled_from([0.02, 0.3, 2.0]),
     mode=st.sampled_from(AGG_MODES),
     empty_row=st.booleans(),
+    weighted=st.booleans(),
 )
-def test_equals_the_scalar_loops(name, seed, drift, mode, empty_row):
+def test_equals_the_scalar_loops(name, seed, drift, mode, empty_row, weighted):
     case = draw(seed, drift, rows=3, width=4, empty_row=empty_row)
     small = 0.2 if name == "clip_cov" else 1.0
-    case = replace(case, loss_agg_mode=mode, advantages=small * case.advantages)
+    weights = draw(seed + 1, 0.5, rows=3, width=4).log_prob.exp() * 3 if weighted else None
+    case = replace(case, loss_agg_mode=mode, advantages=small * case.advantages, rollout_is_weights=weights)
     probe = Probe(losses[name])
     value, gradient = reference(name, case)
     assert probe.loss(case) == pytest.approx(value, rel=1e-6, abs=1e-7)
@@ -258,6 +261,34 @@ def test_clip_cov_draws_from_the_given_generator_alone():
     assert len(set(seeds)) > 1
     losses["clip_cov"](*columns)
     assert not torch.equal(before, torch.get_rng_state())
+
+
+def test_clip_cov_drops_a_lone_candidate():
+    # Covariances with the means -1 and 0: token 0 has (2 - 0)(0 + 1) = 2, inside (1, 5); token 1 the same, clipped.
+    log_prob = torch.tensor([[0.0, -2.0, -1.0]], dtype=torch.float64)
+    advantages = torch.tensor([[2.0, -2.0, 0.0]], dtype=torch.float64)
+    old = log_prob + torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64)
+    case = Case(old, log_prob, advantages, torch.ones(1, 3, dtype=torch.float64))
+    gradient = Probe(losses["clip_cov"]).gradient(case)
+    assert gradient.tolist() == [[0.0, 0.0, 0.0]]
+    assert run("clip_cov", case)[1]["actor/pg_clipfrac"] == pytest.approx(1 / 3)
+    upper = Probe(losses["clip_cov"], {"policy_loss": {"clip_cov_ub": 1.9}}).gradient(case)
+    assert upper[0, 0].item() == pytest.approx(-2 / 3)
+
+
+def test_a_null_setting_of_the_covariance_losses_is_its_default():
+    case = replace(_strong(), seed=3)
+    nulls = dict.fromkeys(("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio"))
+    for name in ("clip_cov", "kl_cov"):
+        plain = Probe(losses[name], {"policy_loss": {"ppo_kl_coef": 1.0}}).gradient(case)
+        null = Probe(losses[name], {"policy_loss": {**nulls, "ppo_kl_coef": None}}).gradient(case)
+        assert torch.equal(plain, null)
+
+
+def _strong():
+    """8,000 tokens, so that 0.0002 of them is one and 0.0003 two, many with a covariance in (1, 5)."""
+    case = draw(21, 0.05, rows=100, width=120)
+    return replace(case, advantages=2 * case.advantages, response_mask=torch.ones_like(case.response_mask))
 
 
 def test_no_old_log_probs_means_on_policy():
