@@ -189,7 +189,7 @@ def test_a_small_but_real_error_is_seen(exercise: Exercise) -> None:
     """One part in ten thousand: a tolerance that is relative to the answer does not let it through."""
 
     def nudge(value: Any) -> Any:
-        if isinstance(value, float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             return value * 1.0001
         if not isinstance(value, dict):
             return value

@@ -41,7 +41,7 @@ def monte_carlo(call: Call, x: Inputs, draw: Draw) -> None:
 
 EXERCISE = Exercise(
     name="gae",
-    number=3,
+    number=12,
     title=Text("GAE by hand, with tool replies and a cut-off", "手算 GAE：工具回复与截断"),
     function="gae",
     minutes=30,

@@ -45,7 +45,7 @@ def doubled(call: Call, x: Inputs, draw: Draw) -> None:
 
 EXERCISE = Exercise(
     name="rloo",
-    number=2,
+    number=4,
     title=Text("Leave one out (RLOO)", "留一法基线（RLOO）"),
     function="rloo",
     minutes=15,
