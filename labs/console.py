@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 from labs.errors import InputError
 
@@ -73,6 +74,20 @@ def guard(call: Callable[..., object], *arguments: object) -> int:
             return _end(1, "standard output was closed by its reader")
         where = f"{error.filename}: " if error.filename else "cannot write: "
         return _end(1, f"{where}{error.strerror or error}")
+
+
+def leave(code: int) -> NoReturn:
+    """End the process; at once when it was a light one, whose orderly end costs a fifteenth of it and does nothing.
+
+    Libraries that register something to be done at the end (files to remove, workers to wait for) get their turn.
+    """
+    if not {"logging", "multiprocessing", "numpy"} & sys.modules.keys():
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    sys.exit(code)
 
 
 def _end(code: int, sentence: str) -> int:

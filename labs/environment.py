@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
     end: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Environment:
     """A finite tool-using environment as data.
 

@@ -245,4 +245,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from labs.console import leave
+
+    leave(main())

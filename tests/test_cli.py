@@ -507,3 +507,9 @@ def test_a_process_agrees_with_the_function(tmp_path):
     assert process(*QUICK, "--no-figures", "--compact", "--results", "a", cwd=tmp_path) == run(
         *QUICK, "--no-figures", "--compact", "--results", "b"
     )
+
+
+def test_a_process_that_ends_at_once_has_said_everything(tmp_path):
+    said = process("--experiment", "agent", "--no-figures", "--json", cwd=tmp_path)
+    assert json.loads(said.out)["after"]["success_rate"] == 0.975
+    assert said.err == "agent, seed 7, default settings\n"
