@@ -29,7 +29,13 @@ def masked_sum(values: Tensor, mask: Tensor, axis: int | tuple[int, ...] | None 
 
     A position where `bool(mask)` is false is replaced by 0 before the product; a fractional mask weights.
     """
-    return weighed(torch.where(mask.bool(), values, 0.0), mask).sum(axis)
+    return _kept(values, mask, mask.bool()).sum(axis)
+
+
+def _kept(values: Tensor, mask: Tensor, valid: Tensor) -> Tensor:
+    """`values * mask` with 0 where not `valid`; a boolean mask weighs nothing, so its product is left out."""
+    kept = torch.where(valid, values, 0.0)
+    return kept if mask.dtype is torch.bool else weighed(kept, mask)
 
 
 def weighed(kept: Tensor, mask: Tensor) -> Tensor:
@@ -55,7 +61,8 @@ def masked_var(values: Tensor, mask: Tensor, unbiased: bool = True) -> Tensor:
 
 
 def _variance(centred: Tensor, mask: Tensor, valid: Tensor, count: Tensor, unbiased: bool) -> Tensor:
-    variance = weighed(torch.where(valid, centred, 0.0).square_(), mask).sum() / (count + 1e-8)
+    squares = torch.where(valid, centred, 0.0).square_()
+    variance = (squares if mask.dtype is torch.bool else weighed(squares, mask)).sum() / (count + 1e-8)
     if unbiased:
         if count == 0:
             raise InputError("masked_var: the mask has no valid position, the unbiased variance needs at least 2")
@@ -75,7 +82,7 @@ def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True) -> Tens
         ValueError: the mask has no position or only one.
     """
     valid, count = mask.bool(), mask.sum()
-    mean = weighed(torch.where(valid, values, 0.0), mask).sum() / (count + 1e-8)
+    mean = _kept(values, mask, valid).sum() / (count + 1e-8)
     centred = values - mean
     scale = torch.rsqrt(_variance(centred, mask, valid, count, unbiased=True) + 1e-8)
     # In place where nothing is differentiated: the variance keeps no reference to what it squared.
