@@ -27,6 +27,11 @@ def quick(exercise: Exercise) -> Exercise:
     return dataclasses.replace(exercise, properties=(), examples=0)
 
 
+def bare(exercise: Exercise) -> Exercise:
+    """The same without mistakes to look for: the verdict alone is of interest."""
+    return dataclasses.replace(exercise, properties=(), examples=0, mistakes=())
+
+
 def runner(exercise: Exercise, source: str | None = None) -> InProcess:
     return InProcess.of_source(exercise, exercise.solution_source() if source is None else source)
 
@@ -162,10 +167,10 @@ def test_stub_zero_and_constants_fail(exercise: Exercise) -> None:
         assert verdict.status == "not started"
         assert verdict.exit_code == 2
     for number in (0.0, 1.0, 0.5):
-        assert checks.grade(plain, Derived(exercise, filled(number))).status == "failed"
+        assert checks.grade(bare(exercise), Derived(exercise, filled(number))).status == "failed"
     first = answers(exercise.name, None)[1][0]
     constant = Derived(exercise, lambda _: first["out"])
-    assert checks.grade(plain, constant).status == "failed"
+    assert checks.grade(bare(exercise), constant).status == "failed"
 
 
 @each
@@ -179,7 +184,7 @@ def test_memorised_hand_cases_do_not_pass(exercise: Exercise) -> None:
                 return self._reference.answer(inputs, gradient)
             return super().answer(inputs, gradient)
 
-    verdict = checks.grade(quick(exercise), Memory(exercise, filled(0.0)))
+    verdict = checks.grade(bare(exercise), Memory(exercise, filled(0.0)))
     assert verdict.count("hand")[0] == len(exercise.hand)
     assert verdict.status == "failed"
 
@@ -200,7 +205,7 @@ def test_a_small_but_real_error_is_seen(exercise: Exercise) -> None:
             return {label: [[k, nudge(v)] for k, v in content]}
         return {label: {**content, "data": [nudge(v) for v in content["data"]]}}
 
-    assert checks.grade(quick(exercise), Derived(exercise, nudge)).status == "failed"
+    assert checks.grade(bare(exercise), Derived(exercise, nudge)).status == "failed"
 
 
 @each
