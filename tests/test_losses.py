@@ -175,6 +175,34 @@ def test_a_token_without_advantage_counts_as_clipped_nowhere(name):
     assert not any(v for n, v in metrics.items() if "clip" in n)
 
 
+@pytest.mark.parametrize(
+    ("name", "metric", "wanted"),
+    [
+        ("vanilla", "actor/pg_clipfrac", [1, 0, 1, 0, 0, 0]),
+        ("gspo", "actor/pg_clipfrac", [1, 0, 1, 0, 0, 0]),
+        ("luspo", "actor/pg_clipfrac", [1, 0, 1, 0, 0, 0]),
+        ("openrlhf_ppo", "clip_ratio", [1, 0, 1, 0, 0, 0]),
+        ("sequence_ppo", "clip_ratio/region_mean", [1, 0, 1, 0, 0, 0]),
+        ("trl_grpo", "clip_ratio/region_mean", [1, 0, 1, 0, 0, 0]),
+        ("cispo", "actor/pg_clipfrac", [1, 1, 1, 1, 0, 0]),
+        ("cispo_variant", "actor/pg_clipfrac", [1, 1, 0, 0, 0, 0]),
+        ("torchrl_grpo", "clip_fraction", [1, 1, 1, 1, 0, 0]),
+        ("geo_mean", "actor/pg_clipfrac", [1, 0, 0, 1, 0, 0]),
+        ("geo_mean", "actor/pg_clipfrac_lower", [0, 1, 1, 0, 0, 0]),
+        ("vanilla", "actor/pg_clipfrac_lower", [0, 0, 0, 0, 0, 0]),
+    ],
+)
+def test_which_of_six_rows_count_as_clipped(name, metric, wanted):
+    ratios = torch.tensor([[1.5], [1.5], [0.5], [0.5], [1.1], [0.9]], dtype=torch.float64)
+    signs = torch.tensor([[1.0], [-1.0], [-1.0], [1.0], [1.0], [-1.0]], dtype=torch.float64)
+    old = torch.full((6, 1), -3.0, dtype=torch.float64)
+    case = Case(old, old + ratios.log(), signs, torch.ones(6, 1, dtype=torch.float64))
+    metrics = Probe(losses[name]).call(case)[1]
+    assert metrics[metric] == pytest.approx(sum(wanted) / 6)
+    if "actor/ppo_kl" in metrics:
+        assert metrics["actor/ppo_kl"] == pytest.approx(-float(ratios.log().mean()))
+
+
 def test_dppo_caps_the_ratio_at_three():
     case = Case(torch.tensor([[-5.0]]), torch.tensor([[-0.5]]), torch.tensor([[-1.0]]), torch.ones(1, 1))
     (gradient,) = Probe(losses["dppo_tv"]).gradient(case).tolist()

@@ -176,6 +176,19 @@ def test_torchrl_cispo_has_no_gradient_on_a_clipped_token():
         assert leaf.grad.item() == pytest.approx(wanted)
 
 
+def test_torchrl_cispo_is_the_variant_without_stop_gradient():
+    given, found = columns(advantages=2 * torch.rand(4, 6, dtype=torch.float64) - 1), []
+    for name, options in (
+        ("torchrl_grpo", {"objective": "cispo"}), ("cispo_variant", {"stop_gradient": False, "floor": 0.8}),
+    ):  # fmt: skip
+        leaf = given["log_prob"].clone().requires_grad_()
+        loss, _ = losses[name](**given | {"log_prob": leaf}, **options)
+        loss.backward()
+        found.append((loss.item(), leaf.grad))
+    assert found[0][0] == pytest.approx(found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1])
+
+
 def gate(gating, level, mode, threshold, rollout, old=-1.0):
     one = torch.ones(1, 2, dtype=torch.float64)
     loss, metrics = losses["openrlhf_ppo"](
