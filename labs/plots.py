@@ -29,6 +29,9 @@ AMOUNT, DIFFERENCE = "Blues", "PuOr"
 #: Widths in inches: one column of a page, a full page.
 WIDTHS = {"column": 5.0, "page": 9.0}
 
+#: Dots per inch of a PNG.
+DPI = 150
+
 STYLE: Any = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#666666",
@@ -48,7 +51,6 @@ STYLE: Any = {
     "legend.fontsize": 11,
     "legend.frameon": False,
     "lines.linewidth": 2.0,
-    "savefig.dpi": 150,
     "svg.fonttype": "path",
     "svg.hashsalt": "labs",
     "xtick.labelsize": 11,
@@ -184,9 +186,10 @@ def settle(fig: Figure) -> None:
     The solver behind constrained layout orders its unknowns by memory address, so the last bits of a position differ
     from process to process, and with them identifiers in an SVG.
     """
-    if not fig.get_constrained_layout():
+    engine = fig.get_layout_engine()
+    if engine is None or not fig.get_constrained_layout():
         return
-    fig.draw_without_rendering()
+    engine.execute(fig)
     fig.set_layout_engine("none")
     for axes in fig.axes:
         x, y, width, height = (round(v, 6) for v in axes.get_position(original=True).bounds)
@@ -195,9 +198,17 @@ def settle(fig: Figure) -> None:
 
 def png(fig: Figure) -> bytes:
     """The figure as PNG, without metadata that changes from one matplotlib to the next."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     settle(fig)
-    out = io.BytesIO()
-    fig.savefig(out, format="png", metadata={"Software": None})
+    out, dpi = io.BytesIO(), fig.dpi
+    fig.set_dpi(DPI)
+    try:
+        # Without `savefig`, which draws everything once more to find out how large it is.
+        canvas: Any = FigureCanvasAgg(fig)
+        canvas.print_png(out, metadata={"Software": None})
+    finally:
+        fig.set_dpi(dpi)
     return out.getvalue()
 
 
