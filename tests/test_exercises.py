@@ -286,3 +286,49 @@ def test_a_stub_keeps_imports_and_docstrings_only() -> None:
 )
 def test_tolerances_are_relative(got: Any, wanted: Any, size: float, same: bool) -> None:
     assert (values.values(got, wanted, 1e-6, size) is None) is same
+
+
+def test_the_failing_input_shown_is_a_small_one() -> None:
+    """A natural mistake in GAE, ignoring the mask: two tokens are enough to see it."""
+    exercise = get("gae")
+    mistake = next(m for m in exercise.mistakes if m.name == "ignores_mask")
+    verdict = checks.grade(exercise, runner(exercise, exercise.mistake_source(mistake)))
+    assert verdict.smallest is not None
+    inputs = verdict.smallest.data["inputs"]
+    assert len(inputs["rewards"]) <= 2
+    assert sorted(map(abs, inputs["rewards"] + inputs["values"]))[-2] == 0.0
+    assert "smallest failing input" in render(verdict, "en")
+    assert "最小" in render(verdict, "zh")
+
+
+def test_an_answer_that_changes_from_call_to_call_is_told_so() -> None:
+    exercise = get("rloo")
+    source = exercise.solution_source().replace("def rloo(", "import itertools\nN = itertools.count()\n\n\ndef rloo(")
+    source = source.replace("    return advantages", "    return [a + next(N) for a in advantages]")
+    verdict = checks.grade(exercise, runner(exercise, source))
+    assert verdict.status == "failed"
+    assert {c.name: c.passed for c in verdict.checks if c.layer == "contract"}["same"] is False
+    assert "different answers" in render(verdict, "en")
+
+
+def test_an_answer_that_edits_its_arguments_is_told_so() -> None:
+    exercise = get("masked_mean")
+    source = exercise.solution_source().replace("    count = mask.sum()", "    count = mask.sum()\n    values *= 2")
+    verdict = checks.grade(quick(exercise), runner(exercise, source))
+    assert {c.name: c.passed for c in verdict.checks if c.layer == "contract"}["inputs"] is False
+    assert "edits its argument values" in render(verdict, "en")
+
+
+def test_contract_messages_name_what_is_wrong() -> None:
+    exercise = get("masked_mean")
+    for old, new, words in (
+        ("kept.sum() / count.clamp(min=1)", "kept.sum().item()", "returns number, the statement asks for tensor"),
+        ("kept.sum() / count.clamp(min=1)", "(kept.sum() / count.clamp(min=1)).float()", "returns dtype float32"),
+        ("kept.sum() / count.clamp(min=1)", "(kept.sum() / count.clamp(min=1))[None]", "returns shape [1]"),
+        ("return kept", "return 1 / 0 + kept", "it raises ZeroDivisionError: division by zero, line"),
+        ("return kept.sum()", "return kept.detach().sum()", "no gradient flows to values"),
+    ):
+        source = exercise.solution_source().replace(old, new)
+        verdict = checks.grade(quick(exercise), runner(exercise, source))
+        assert verdict.status == "failed"
+        assert words in render(verdict, "en")

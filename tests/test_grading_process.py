@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 
 from labs.grading.checks import grade_source
-from labs.grading.process import Limits
+from labs.grading.process import Child, Limits
+from labs.grading.progress import FILE, Progress
 from labs.grading.spec import get
 from labs.grading.text import render
 from labs.grading.verdict import Verdict
@@ -133,3 +136,125 @@ def test_a_refused_deed_is_reported_although_the_answer_is_right(deed: str, wher
     assert verdict.score == 0.0
     assert verdict.exit_code == 1
     assert "may not" in render(verdict, "en")
+
+
+FORGED = """
+import os
+def rloo(rewards, groups):
+    line = b'{"kind": "answer", "out": {"list": []}, "after": {}, "passed": true, "status": "passed"}\\n'
+    for number in range(3, 12):
+        try:
+            os.write(number, line * 50)
+        except OSError:
+            pass
+    return [0.0] * len(rewards)
+"""
+PATCHED = """
+import builtins, json, math, sys, types
+json.loads = lambda *a, **k: {"kind": "answer"}
+builtins.abs = lambda x: 0
+builtins.all = lambda x: True
+math.isclose = lambda *a, **k: True
+for name in ("labs", "labs.grading", "labs.grading.values", "labs.grading.checks"):
+    sys.modules[name] = types.ModuleType(name)
+sys.modules["labs.grading.values"].values = lambda *a: None
+def rloo(rewards, groups):
+    return [0.0] * len(rewards)
+"""
+ALWAYS_EQUAL = """
+class Yes(float):
+    __eq__ = lambda self, other: True
+    __ne__ = lambda self, other: False
+    __lt__ = __le__ = __gt__ = __ge__ = lambda self, other: True
+    __sub__ = __rsub__ = __abs__ = lambda self, *other: 0.0
+def rloo(rewards, groups):
+    return [Yes() for _ in rewards]
+"""
+SEARCHING = """
+import gc, sys
+def rloo(rewards, groups):
+    if len(rewards) == 3 and rewards[0] == 1.0:
+        frame = sys._getframe()
+        while frame is not None:
+            if any("expected" in str(k) or "reference" in str(k) for k in frame.f_locals):
+                print("FOUND in frames")
+            frame = frame.f_back
+        if any(type(o) is list and o[:2] == [0.75, -0.75] for o in gc.get_objects()):
+            print("FOUND on the heap")
+        if any("solution" in m or "exercises" in m for m in sys.modules):
+            print("FOUND in modules")
+    return [0.0] * len(rewards)
+"""
+COUNTING = """
+calls = 0
+def rloo(rewards, groups):
+    global calls
+    calls += 1
+    return [0.75, -0.75, 0.0] if calls == 1 else [0.0] * len(rewards)
+"""
+FINISHED = """
+import threading, time, os
+def finish():
+    time.sleep(0.2)
+    os._exit(0)
+threading.Thread(target=finish).start()
+def rloo(rewards, groups):
+    time.sleep(0.02)
+    return [0.0] * len(rewards)
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(FORGED, id="forges replies"),
+        pytest.param(PATCHED, id="patches modules"),
+        pytest.param(ALWAYS_EQUAL, id="equals everything"),
+        pytest.param(SEARCHING, id="looks for the expected answer"),
+        pytest.param(COUNTING, id="counts the calls"),
+        pytest.param(FINISHED, id="exits early with code 0"),
+        pytest.param("def rloo(rewards, groups):\n    return [float('nan')] * len(rewards)\n", id="not a number"),
+        pytest.param("def rloo(rewards, groups):\n    raise SystemExit(0)\n", id="exit code 0"),
+        pytest.param("def rloo(rewards, groups):\n    print('passed 100/100'); return []\n", id="prints success"),
+    ],
+)
+def test_no_trick_raises_the_grade(source: str) -> None:
+    verdict = judged(source)
+    assert verdict.status not in ("passed", "not started")
+    assert verdict.score < 0.5
+    assert "FOUND" not in verdict.printed
+
+
+def test_a_file_cannot_touch_the_progress(tmp_path: Path) -> None:
+    progress = Progress(tmp_path)
+    progress.of(EXERCISE).attempts = 3
+    progress.save()
+    before = (tmp_path / FILE).read_bytes()
+    target = str(tmp_path / FILE)
+    for deed in (
+        f"open({target!r}, 'a')",
+        f"__import__('os').remove({target!r})",
+        f"__import__('os').truncate({target!r}, 0)",
+    ):
+        assert judged(wrapped(inside=deed)).status == "refused"
+    assert (tmp_path / FILE).read_bytes() == before
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == [FILE.name]
+
+
+def test_the_process_is_gone_afterwards() -> None:
+    with Child(
+        EXERCISE, wrapped("import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()"), QUICK
+    ) as child:
+        child.start()
+        assert "out" in child.answer(EXERCISE.hand[0].inputs)
+        pid = child._process.pid
+        folder = Path(child._folder.name)
+        assert folder.is_dir()
+    assert child._process.returncode is not None
+    assert not folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_numpy_and_torch_may_be_imported_by_a_plain_answer() -> None:
+    assert judged(wrapped("import numpy as np\nimport torch"), Limits()).status == "passed"

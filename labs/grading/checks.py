@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 from labs.errors import InputError
@@ -77,12 +77,12 @@ def _zeros(value: Any) -> Any:
 
 
 def mistakes_of(exercise: Exercise, inputs: list[Inputs], got: list[Reply]) -> tuple[str, ...]:
-    """Names of the mistake, or of the two mistakes made together, with which all replies coincide; empty if none."""
+    """Names of the mistake, or of up to three made together, with which all replies coincide; empty if none."""
     gradient = bool(exercise.gradient)
-    for names in (*((m,) for m in exercise.mistakes), *combinations(exercise.mistakes, 2)):
+    for names in chain.from_iterable(combinations(exercise.mistakes, n) for n in (1, 2, 3)):
         try:
             runner = InProcess.of_source(exercise, exercise.mistake_source(*names))
-        except (InputError, SyntaxError):  # the two do not go together
+        except (InputError, SyntaxError):  # they do not go together
             continue
         if all(not difference(exercise, x, g, runner.answer(x, gradient)) for x, g in zip(inputs, got, strict=True)):
             return tuple(m.name for m in names)
@@ -90,7 +90,18 @@ def mistakes_of(exercise: Exercise, inputs: list[Inputs], got: list[Reply]) -> t
 
 
 def search(attempt: Callable[[Draw], None], examples: int, seed: int) -> Broken | None:
-    """Let hypothesis look for choices that make `attempt` raise `Broken`; the smallest one found, or None."""
+    """Let hypothesis look for choices that make `attempt` raise `Broken`; the smallest one found, or None.
+
+    Half of the examples are small inputs, and they come first.
+    """
+    for limit, share in ((1, 4), (2, 4), (None, 2)):
+        found = _search(attempt, max(examples // share, 1), seed, limit)
+        if found:
+            return found
+    return None
+
+
+def _search(attempt: Callable[[Draw], None], examples: int, seed: int, limit: int | None) -> Broken | None:
     import hypothesis
     from hypothesis import strategies as st
 
@@ -101,7 +112,7 @@ def search(attempt: Callable[[Draw], None], examples: int, seed: int) -> Broken 
         if stopped:
             return
         try:
-            attempt(Searched(data))
+            attempt(Searched(data, limit))
         except Broken as broken:
             found.append(broken)
             raise
@@ -243,7 +254,8 @@ class _Grading:
         found = values.values(plain(got["out"]), wanted, rtol, largest(x))
         if not found:
             return None
-        return Finding("value", {"inputs": x, "got": plain(got["out"]), "wanted": wanted, "where": found.where})
+        data = {"inputs": x, "got": plain(got["out"]), "wanted": wanted, "where": found.where}
+        return Finding("value", {**data, "entry": (found.got, found.wanted)})
 
     def compare_gradients(self, x: Inputs, got: Reply, wanted: Reply) -> Finding | None:
         if "error" in got:
@@ -258,6 +270,7 @@ class _Grading:
                     "got": None if mine is None else plain(mine),
                     "wanted": None if value is None else plain(value),
                     "where": found.where,
+                    "entry": (found.got, found.wanted),
                 }
                 return Finding("gradient", data)
         return None

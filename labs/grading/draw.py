@@ -51,10 +51,15 @@ class Seeded:
 
 
 class Searched:
-    """Choices by hypothesis: numbers are sixteenths, exact in binary, so that a failing input prints short."""
+    """Choices by hypothesis: numbers are sixteenths, exact in binary, so that a failing input prints short.
 
-    def __init__(self, data: Any) -> None:
+    `limit` keeps whole numbers within that distance of their smallest value. Lengths are drawn before what they are
+    lengths of, which hypothesis cannot shorten well; searching small inputs first is what makes failing ones small.
+    """
+
+    def __init__(self, data: Any, limit: int | None = None) -> None:
         self._data = data
+        self._limit = limit
 
     def _pick(self, strategy: Any) -> Any:
         return self._data.draw(strategy)
@@ -62,6 +67,7 @@ class Searched:
     def integer(self, low: int, high: int) -> int:
         from hypothesis import strategies as st
 
+        high = high if self._limit is None else min(high, low + self._limit)
         return int(self._pick(st.integers(low, high)))
 
     def number(self, low: float, high: float) -> float:

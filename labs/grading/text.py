@@ -88,6 +88,7 @@ _WORDS = {
     "printed": Text("Your file printed", "你的文件打印了"),
     "line": Text(", line {line} of your file", "，你的文件第 {line} 行"),
     "at": Text(" at {where}", "，位置 {where}"),
+    "entry": Text(": {got}, expected {wanted}", "：{got}，应为 {wanted}"),
 }  # fmt: skip
 
 
@@ -161,6 +162,8 @@ def finding_text(finding: Finding, exercise: Exercise, lang: Language) -> str:
     """One line that says what a check found."""
     data = finding.data
     at = word("at", lang).format(where=data["where"]) if data.get("where") else ""
+    if at and "entry" in data:
+        at += word("entry", lang).format(got=shown(data["entry"][0]), wanted=shown(data["entry"][1]))
     if finding.code == "structure":
         return _STRUCTURE[data["kind"]].get(lang).format(got=data["got"], wanted=data["wanted"], at=at)
     text = ""

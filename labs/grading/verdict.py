@@ -50,7 +50,7 @@ class Verdict:
         exercise: what was graded.
         status: passed only when every check that exists ran and passed and nothing was refused.
         checks: all that exist.
-        mistakes: the named mistake, or the two, whose answers coincide with the student's; empty if none.
+        mistakes: the named mistake, or up to three, whose answers coincide with the student's; empty if none.
         smallest: the smallest failing input found.
         stop: why the process could answer no more, or what was refused.
         printed: the beginning of what the file printed.
