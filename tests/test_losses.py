@@ -211,6 +211,12 @@ def test_dppo_caps_the_ratio_at_three():
     assert gradient == [20.0]
 
 
+def test_dppo_keeps_a_token_that_was_certain():
+    """At p_old = 1 the second logarithm of the binary KL is kept finite by its epsilon."""
+    case = Case(torch.zeros(1, 1), torch.full((1, 1), -0.1), -torch.ones(1, 1), torch.ones(1, 1))
+    assert Probe(losses["dppo_kl"]).gradient(case).item() == pytest.approx(math.exp(-0.1))
+
+
 @pytest.mark.parametrize(("name", "fixed"), [("sapo", True), ("geo_mean", True), ("gspo_080", True), ("gspo", False)])
 def test_who_ignores_the_aggregation_mode(name, fixed):
     case = draw(2, 0.1)

@@ -214,6 +214,27 @@ def test_openrlhf_gates_by_hand():
     assert gate("binary_kl", "token", "mask", (0.0, kl + 1e-6), drift)[1] == 0.0
 
 
+def test_openrlhf_defaults():
+    one, drift = torch.ones(1, 4, dtype=torch.float64), torch.tensor([[0.49, 0.51, 4.9, 5.1]], dtype=torch.float64)
+    columns = (-3 * one, -3 * one, one, one)
+    loss, metrics = losses["openrlhf_ppo"](*columns, is_correction_level="token", rollout_log_probs=-3 - drift.log())
+    # The default band [0.5, 5] drops the first and the last; the others keep their raw weights.
+    assert float(loss) == pytest.approx(-(0.51 + 4.9) / 4)
+    assert metrics["is_filter_ratio"] == 0.5
+    far = (-3 * one, -1 * one, -one, one)
+    assert float(losses["openrlhf_ppo"](*far)[0]) == pytest.approx(math.exp(2))
+    assert float(losses["openrlhf_ppo"](*far, dual_clip=1.5)[0]) == pytest.approx(1.5)
+
+
+def test_torchrl_has_no_lower_bound_at_a_clip_of_one():
+    one = torch.ones(1, 1, dtype=torch.float64)
+    loss, metrics = losses["torchrl_grpo"](
+        -one, -9 * one, -one, one, config={"clip_ratio_low": 1.0}, objective="cispo"
+    )  # fmt: skip
+    assert float(loss) == pytest.approx(math.exp(-8))
+    assert metrics["clip_fraction"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
