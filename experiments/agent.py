@@ -236,6 +236,24 @@ def run(config: Config, seed: int, progress: Progress | None = None) -> Result:
     )
 
 
+def explained(config: Config, seed: int, number: int) -> Any:
+    """Update `number` of this run, for `python -m labs explain`."""
+    from labs.explain import of_learner
+
+    environment: Environment = environments[config.environment]
+    return of_learner(
+        environment,
+        number,
+        seed=seed,
+        groups_per_update=config.groups_per_update,
+        group_size=config.group_size,
+        max_steps=environment.max_steps if config.max_steps is None else config.max_steps,
+        learning_rate=config.learning_rate,
+        entropy_coefficient=config.entropy_coefficient,
+        operands=_ends(config.train_operands, environment.train_operands),
+    )
+
+
 def _ends(given: tuple[int, ...] | None, own: tuple[int, int]) -> tuple[int, int]:
     return own if given is None else (given[0], given[1])
 

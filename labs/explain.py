@@ -14,11 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labs import agent
 from labs.batch import TokenBatch
+from labs.columns import complete
+from labs.environment import Environment
+from labs.episodes import play
 from labs.errors import InputError, one_of
 from labs.policy import Policy
-from labs.step import StepConfig, stages
+from labs.step import StepConfig, required, stages
 from labs.trace import Tracer
+from labs.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -151,3 +156,69 @@ def render(steps: list[Step], column: str) -> Iterator[str]:
             stage = step.stage
             yield f"\n{stage}"
         yield from (f"  {line}" for line in step.text.split("\n"))
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update of a run, as `trace` needs it: the batch before the stages, its settings, who sampled, the axes."""
+
+    batch: TokenBatch
+    config: StepConfig
+    policy: Policy
+    names: tuple[list[str], list[str], list[str]]
+    generator: torch.Generator | None = None
+
+
+def of_trainer(trainer: Trainer, number: int) -> Update:
+    """Update `number` of a fresh trainer: the ones before it are run, its own batch is collected and prepared."""
+    for _ in range(number - 1):
+        next(trainer)
+    episodes, _ = trainer.collect()
+    if episodes is None:
+        raise InputError(f"update {number} trained on nothing: no group was complete")
+    batch = trainer.prepare(episodes, trainer.policy)
+    return Update(batch, trainer.config.step, trainer.policy, _axes(trainer.environment), trainer.generator)
+
+
+def of_learner(environment: Environment, number: int, **settings: Any) -> Update:
+    """Update `number` of `labs.agent.train(environment, **settings)`, episode for episode on its own draws.
+
+    The closed form of the learner is the step of this configuration: the population's standard deviation, plain
+    REINFORCE, one weight a trajectory.
+    """
+    record: list[agent.Draws] = []
+    group_size = settings["group_size"]
+    logits = agent.uniform_logits(environment)
+    for update in agent.train(environment, record=record, **{**settings, "updates": number}):
+        if update.number == number - 1:
+            logits = update.logits
+    draws = record[-1]
+    policy = Policy.of(environment, logits)
+    episodes = play(
+        environment, policy, draws.tasks, group_size, uniforms=draws.uniforms, outcome_uniforms=draws.outcome_uniforms
+    )
+    config = StepConfig(estimator="grpo_population", loss="reinforce", loss_agg_mode="seq-mean-token-sum")
+    batch = complete(episodes.tokens(), required(config), old=policy)
+    return Update(batch, config, policy, _axes(environment))
+
+
+def _axes(environment: Environment) -> tuple[list[str], list[str], list[str]]:
+    return list(environment.families), list(environment.stages), list(environment.actions)
+
+
+def explain(update: Update, at: tuple[int, int], column: str) -> str:
+    """The whole explanation: what the token is, the stages that lead to `column`, and the logits it ends in."""
+    batch = update.batch
+    steps = trace(batch, update.config, at, generator=update.generator)
+    head = [f"row {at[0]} of {batch.rows}, position {at[1]} of {batch.width}, group {batch['uid'][at[0]]}"]
+    mask, denominator = int(batch["response_mask"][at]), int(batch.get("loss_mask", batch["response_mask"])[at])
+    head.append(f"  response_mask {mask}: the policy {'chose' if mask else 'did not choose'} this token")
+    head.append(f"  loss_mask {denominator}: it {'counts' if denominator else 'does not count'} in denominators")
+    text = [*head, *render(steps, column)]
+    weights = [s for s in steps if s.column == "loss_weights"]
+    done = batch.replace(loss_weights=torch.zeros_like(batch["old_log_probs"]).index_put(
+        (torch.tensor(at[0]), torch.tensor(at[1])), torch.tensor(weights[-1].value, dtype=batch["old_log_probs"].dtype)
+    ))  # fmt: skip
+    text.append(f"\nlogits\n  loss_weights[{at[0]},{at[1]}] = {weights[-1].value!r}")
+    text += [f"  {line}" for line in logit_lines(done, update.policy, at, update.names)]
+    return "\n".join(text)

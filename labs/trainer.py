@@ -44,6 +44,12 @@ from labs.tokens import sessions
 
 OPTIMISERS = ("sgd", "adam")
 
+#: What the losses read; everything else stays behind when a batch is split up.
+_LEARNT = (
+    "response_mask", "loss_mask", "table_index", "row_index", "old_log_probs", "advantages", "returns", "values",
+    "rollout_is_weights", "rollout_log_probs", "ref_log_prob", "entropy",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
@@ -175,12 +181,15 @@ class Trainer(Iterator[dict[str, Any]]):
     def __next__(self) -> dict[str, Any]:
         """One update on freshly collected episodes."""
         with _threads(self.config.threads):
-            episodes, metrics = self._collect()
-            return self.update(episodes, metrics)
+            episodes, metrics = self.collect()
+            return self._update(episodes, metrics)
 
-    def update(self, episodes: Episodes | None, metrics: dict[str, float] | None = None) -> dict[str, Any]:
-        """One update on given episodes (None: nothing was complete, so nothing is learnt); returns the record."""
-        note = {} if metrics is None else metrics
+    def update(self, episodes: Episodes) -> dict[str, Any]:
+        """One update on given episodes; returns the record."""
+        with _threads(self.config.threads):
+            return self._update(episodes, {})
+
+    def _update(self, episodes: Episodes | None, note: dict[str, float]) -> dict[str, Any]:
         before, exact = self.policy, self._exact(self.past[0])
         self.episodes, self.batch, norm = episodes, None, 0.0
         if episodes is not None:
@@ -216,7 +225,8 @@ class Trainer(Iterator[dict[str, Any]]):
             generator=self.generator, max_steps=self._max_steps, prefix=prefix,
         )  # fmt: skip
 
-    def _collect(self) -> tuple[Episodes | None, dict[str, float]]:
+    def collect(self) -> tuple[Episodes | None, dict[str, float]]:
+        """Episodes for the next update (None when no group is complete), and what collecting them logs."""
         self.tasks_drawn = self.groups_named = 0
         if self.config.filter_groups:
             return self._filtered()
@@ -282,6 +292,7 @@ class Trainer(Iterator[dict[str, Any]]):
         return done
 
     def _parts(self, batch: TokenBatch, epochs: int, minibatches: int) -> Iterator[TokenBatch]:
+        batch = TokenBatch({name: batch[name] for name in _LEARNT if name in batch})
         for _ in range(epochs):
             if minibatches == 1:
                 yield batch

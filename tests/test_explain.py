@@ -25,7 +25,7 @@ def prepared(seed=3, **step):
             for stage, action in enumerate((0, tool, 3)):
                 trainer.logits[family, stage, action] = 2.0
     trainer.past[0] = trainer.policy
-    episodes, _ = trainer._collect()
+    episodes, _ = trainer.collect()
     return trainer, trainer.prepare(episodes, trainer.policy), config.step
 
 

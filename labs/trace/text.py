@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,9 @@ def _shared(root: Number) -> Number:
             if empty:
                 source = f"{source or ''}  ({empty} of {len(arguments)} terms are 0)".strip()
             arguments = _short(arguments)
+            if len(arguments) == 1:
+                replaced[id(node)] = arguments[0]
+                continue
         if node.op == "+" and any(term.value == 0 for term in arguments):
             replaced[id(node)] = arguments[1] if arguments[0].value == 0 else arguments[0]
             continue
@@ -89,9 +93,13 @@ def _short(terms: tuple[Number, ...]) -> tuple[Number, ...]:
     for term in terms:
         if term.name and term.value != 0:
             alike.setdefault((term.name.partition("[")[0], term.value), []).append(term)
+    repeated = Counter(map(id, terms))
     kept: list[Number] = []
-    for term in terms:
+    for term in dict(zip(map(id, terms), terms, strict=True)).values():
         if term.value == 0:
+            continue
+        if repeated[id(term)] > 1:
+            kept.append(Number(repeated[id(term)] * term.value, "*", (Number(repeated[id(term)]), term)))
             continue
         group = alike.get((term.name.partition("[")[0], term.value), []) if term.name else []
         if len(group) < MANY:
