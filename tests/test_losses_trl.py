@@ -32,6 +32,7 @@ def test_trl_reductions_by_hand():
     tokens, total = int(counts.sum()), float(per_token.sum())
     by_type = {t: value("trl_grpo", given, loss_type=t, max_completion_length=10) for t in ("bnpo", "dapo", "dr_grpo")}
     assert by_type == pytest.approx({"bnpo": total / tokens, "dapo": total / tokens, "dr_grpo": total / 40})
+    assert value("trl_grpo", given, loss_type="dr_grpo") == pytest.approx(total / (4 * 6))
     # The empty fourth row stays in the mean over rows.
     assert value("trl_grpo", given, loss_type="grpo") == pytest.approx(float((rows / counts.clamp(min=1)).sum()) / 4)
     assert value("trl_grpo", given, loss_type="luspo") == pytest.approx(total / 4)
@@ -69,6 +70,8 @@ def test_trl_entropy_bonus_takes_a_controller():
     loss, metrics = losses["trl_grpo"](**given, entropy=entropy, entropy_coef=control)
     assert metrics["entropy_bonus"] == pytest.approx(metrics["entropy"])
     assert float(loss) == pytest.approx(off - 0.1 * metrics["entropy_bonus"])
+    accumulated, _ = losses["trl_grpo"](**given, entropy=entropy, entropy_coef=0.1, gradient_accumulation_steps=4)
+    assert float(accumulated) == pytest.approx(float(loss) / 4)
     control.update(11.0)
     loss, metrics = losses["trl_grpo"](**given, entropy=entropy, entropy_coef=control)
     assert float(loss) == pytest.approx(off)
@@ -138,6 +141,8 @@ def test_vespo_fades_out_at_both_ends():
     for sign in (1.0, -1.0):
         assert at(6.0, sign) < 1e-6
         assert at(-6.0, sign) < 1e-3
+    assert at(0.5, 1.0) == pytest.approx(math.exp(3 + 2 * 0.5 - 3 * math.exp(0.5)))
+    assert at(0.5, -1.0) == pytest.approx(math.exp(2 + 3 * 0.5 - 2 * math.exp(0.5)))
     weights = torch.full((1, 1), math.exp(0.5))
     assert float(vespo_weight(good, torch.zeros(1, 1), mask, weights)) == pytest.approx(at(0.5, 1.0))
 
