@@ -96,7 +96,7 @@ class Update(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """The randomness of one update in the layout of `labs.environment.sample_batch`.
+    """The randomness of one update in the layout of `labs.batched.sample_batch`.
 
     `tasks` `[groups]`, `uniforms` and `outcome_uniforms` `[groups * group_size][max_steps]`; NaN where an episode
     had already ended, or an outcome was certain.

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from labs.environment import Environment, PathBatch, Task
+from labs.batched import PathBatch
+from labs.environment import Environment, Task
 from labs.episodes import Episodes
 from labs.errors import InputError
 from labs.policy import Policy

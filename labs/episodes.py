@@ -4,7 +4,7 @@
 Rows of one task share a `uid`. Episodes that the step limit cut can be resumed under a newer policy, so that log-
 probability and version belong to a decision and not to a row.
 
-The dynamics are `labs.environment.sample_batch`; on the draws that `labs.agent` records, the episodes are its own, one
+The dynamics are `labs.batched.sample_batch`; on the draws that `labs.agent` records, the episodes are its own, one
 for one.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labs.batched import PathBatch, sample_batch
 from labs.enumeration import OutcomeProbabilities, outcome_probabilities, task_classes
 from labs.environment import (
     INVALID,
@@ -25,10 +26,8 @@ from labs.environment import (
     TIMEOUT,
     Environment,
     Path,
-    PathBatch,
     Task,
     check_max_steps,
-    sample_batch,
     score,
     succeeded,
 )

@@ -102,7 +102,7 @@ class Policy:
     def sample(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         """Draw one action for each row `[N, 2]` of (family, stage); one draw of the generator a row.
 
-        Inverts the cumulative probabilities as `labs.environment.sample_batch` does.
+        Inverts the cumulative probabilities as `labs.batched.sample_batch` does.
         """
         sums = self.probabilities.detach().double()[rows[:, 0], rows[:, 1]].cumsum(dim=-1)
         draws = torch.rand(len(rows), 1, generator=generator, dtype=torch.float64)

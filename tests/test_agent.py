@@ -17,8 +17,9 @@ from envs.arithmetic import arithmetic
 from envs.arithmetic3 import arithmetic3
 from labs import agent
 from labs.agent import evaluate, group_advantages, policy_table, train, uniform_logits
+from labs.batched import sample_batch
 from labs.enumeration import outcome_probabilities, task_classes
-from labs.environment import Environment, Episode, sample_batch, score
+from labs.environment import Environment, Episode, score
 from labs.errors import InputError
 from labs.registry import environments
 

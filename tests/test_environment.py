@@ -10,6 +10,7 @@ import pytest
 from envs.arithmetic import arithmetic
 from envs.arithmetic3 import arithmetic3
 from labs.agent import policy_table, uniform_logits
+from labs.batched import sample_batch
 from labs.enumeration import outcome_probabilities, task_classes, trajectories
 from labs.environment import (
     INVALID,
@@ -23,7 +24,6 @@ from labs.environment import (
     cumulative,
     pick,
     render,
-    sample_batch,
     sample_episodes,
     score,
     succeeded,

@@ -9,8 +9,9 @@ import torch
 from scipy.stats import chi2
 
 from labs.agent import policy_table, train
+from labs.batched import sample_batch
 from labs.enumeration import outcome_probabilities, task_classes, trajectories
-from labs.environment import Environment, cumulative, sample_batch, sample_episodes
+from labs.environment import Environment, cumulative, sample_episodes
 from labs.episodes import draw_tasks, exact_outcomes, play
 from labs.policy import Policy
 from labs.registry import environments

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from labs.batched import sample_batch
 from labs.enumeration import outcome_probabilities
-from labs.environment import sample_batch
 from labs.errors import InputError
 from labs.exact import log_softmax, truth
 from labs.registry import environments
