@@ -14,8 +14,8 @@ How an episode ends:
 | timeout | no | yes | `max_steps` decisions without either |
 
 Top to bottom: the data, one episode step by step (`Episode`), episodes drawn from a policy (`sample_episodes`), many
-at once in numpy (`labs/batched.py`). All three read the same table of outcomes. What can be enumerated of an environment
-is in `labs/enumeration.py`.
+at once in numpy (`labs/batched.py`). All three read the same table of outcomes. What can be enumerated of an
+environment is in `labs/enumeration.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from labs.errors import InputError, one_of
@@ -193,10 +194,9 @@ class Environment:
 
     def family_index(self, family: str) -> int:
         """Index of a family in the first axis of a policy; raises `InputError` for an unknown one."""
-        for i, name in enumerate(self.families):
-            if name == family:
-                return i
-        raise one_of(f"family of environment {self.name}", family, tuple(self.families))
+        if family not in self.families:
+            raise one_of(f"family of environment {self.name}", family, tuple(self.families))
+        return list(self.families).index(family)
 
     def value(self, task: Task, state: int) -> int | None:
         """What is on the scratchpad in `state`, None when it is empty."""
@@ -306,16 +306,7 @@ def pick(outcomes: tuple[Outcome, ...], draw: float) -> Outcome:
 
 def cumulative(probabilities: Table) -> list[list[list[float]]]:
     """Running sums along the last axis, with infinity last so that no draw falls off the end."""
-    rows: list[list[list[float]]] = []
-    for family in probabilities:
-        rows.append([])
-        for row in family:
-            total, sums = 0.0, []
-            for p in row[:-1]:
-                total += p
-                sums.append(total)
-            rows[-1].append([*sums, math.inf])
-    return rows
+    return [[[*accumulate(row[:-1]), math.inf] for row in family] for family in probabilities]
 
 
 class Path(NamedTuple):
@@ -328,10 +319,10 @@ class Path(NamedTuple):
 
 
 class Fork:
-    """A point in the tree of all episodes: what was done so far, and what each action leads to.
+    """A point in the tree of all episodes.
 
     `after[action]` is None until somebody goes there, then a `Fork` or the finished `Path`; where the outcome is
-    random, a pair of the outcomes and the list of what each leads to.
+    random, a pair of the outcomes and what each leads to.
     """
 
     __slots__ = ("actions", "after", "room", "stage", "state", "states")
