@@ -121,5 +121,5 @@ def test_refusals():
     _, batch, config = prepared()
     with pytest.raises(InputError, match=r"place 99,0 is outside the batch; it has rows 0 to 15"):
         trace(batch, config, (99, 0))
-    with pytest.raises(InputError, match="column is 'advantage'; allowed: .*advantages"):
+    with pytest.raises(InputError, match=r"column is 'advantage'; allowed: .*advantages"):
         list(render(trace(batch, config, (0, 0)), "advantage"))

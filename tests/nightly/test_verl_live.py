@@ -78,9 +78,7 @@ def same(ours, theirs, label):
         assert got.dtype == want.dtype, f"{label}: {name} {got.dtype} against {want.dtype}"
         tight = want.dtype == torch.float64 and "vectorized" not in label
         rtol, atol = (2e-7, 1e-7) if tight else (2e-5, 2e-6)
-        torch.testing.assert_close(
-            got, want, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m: f"{label} {name}: {m}"
-        )
+        torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
