@@ -85,7 +85,7 @@ def run_one(name: str, config: Any, seed: int, order: Order, progress: Progress 
             draw(folder, name, [result], order)
             timing.append({"stage": "figures", "seconds": time.perf_counter() - begin})
         which = {"experiment": name, "seed": seed, "fingerprint": result.fingerprint}
-        files = {
+        files: dict[str, str | bytes] = {
             "config.json": dumps(result.config) + "\n",
             "metrics.jsonl": lines(result.metrics),
             "trajectories.jsonl": lines(result.trajectories),
