@@ -226,18 +226,20 @@ def test_every_property_can_fail(exercise: Exercise) -> None:
     """A check that nothing breaks checks nothing."""
     wrong = [runner(exercise, exercise.mistake_source(m)) for m in exercise.mistakes]
     wrong += [Derived(exercise, filled(0.37))]
+    sparing = dataclasses.replace(exercise, examples=16)
     for prop in exercise.properties:
-        assert any(checks._Grading(exercise, w, 0).property(prop) for w in wrong), prop.name
+        assert any(checks._Grading(sparing, w, 0).property(prop) for w in wrong), prop.name
 
 
 @pytest.mark.slow
 @each
 def test_the_whole_matrix_with_its_search(exercise: Exercise) -> None:
-    """All layers at full strength, under another seed: the solution passes, every mistake fails."""
+    """All layers, under another seed: the solution passes at full strength, every mistake fails."""
     solved = checks.grade(exercise, runner(exercise), seed=20)
     assert solved.status == "passed", render(solved, "en")
+    sparing = dataclasses.replace(exercise, examples=8)
     for mistake in exercise.mistakes:
-        verdict: Verdict = checks.grade(exercise, runner(exercise, exercise.mistake_source(mistake)), seed=20)
+        verdict: Verdict = checks.grade(sparing, runner(exercise, exercise.mistake_source(mistake)), seed=20)
         assert verdict.status == "failed", mistake.name
 
 

@@ -270,3 +270,10 @@ def test_listing_needs_neither_torch_nor_hypothesis(home: Path) -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_a_missing_hypothesis_is_one_sentence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(home, WRONG)
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    code, text = labs("check", "rloo")
+    assert (code, text) == (2, "error: checking an exercise needs hypothesis: python -m pip install hypothesis\n")

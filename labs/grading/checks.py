@@ -26,6 +26,8 @@ from labs.grading.values import largest, plain
 from labs.grading.verdict import Check, Finding, Status, Verdict
 
 HAND_RTOL = 2e-6
+#: Inputs tried to make a failing one smaller.
+SHRINKS = 150
 Reply = dict[str, Any]
 
 
@@ -107,9 +109,14 @@ def _search(attempt: Callable[[Draw], None], examples: int, seed: int, limit: in
 
     found: list[Broken] = []
     stopped: list[Stopped] = []
+    tries = 0
 
     def run(data: Any) -> None:
-        if stopped:
+        nonlocal tries
+        # Counted and not timed, so that the same file always gets the same text. What is tried after the first
+        # failure is smaller than it, so that the last failure is the smallest.
+        tries += bool(found)
+        if stopped or tries > SHRINKS:
             return
         try:
             attempt(Searched(data, limit))
@@ -340,7 +347,15 @@ def grade(exercise: Exercise, runner: Runner, seed: int = 0) -> Verdict:
 
 
 def grade_source(exercise: Exercise, source: str, seed: int = 0, limits: Limits | None = None) -> Verdict:
-    """Judge a student's file, given as text, in a process of its own."""
+    """Judge a student's file, given as text, in a process of its own.
+
+    Raises:
+        InputError: hypothesis, which looks for failing inputs, is not installed.
+    """
+    try:
+        import hypothesis  # noqa: F401
+    except ImportError as error:
+        raise InputError("checking an exercise needs hypothesis: python -m pip install hypothesis") from error
     with Child(exercise, source, limits) as child:
         grading = _Grading(exercise, child, seed)
         try:

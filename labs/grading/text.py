@@ -113,7 +113,9 @@ def render(verdict: Verdict, lang: Language) -> str:
         lines += ["", stop_text(verdict.stop, verdict.exercise, lang)]
     elif verdict.status == "failed":
         first = next(c for c in verdict.checks if c.passed is False)
-        lines += ["", *check_text(first, verdict.exercise, lang)]
+        told = check_text(first, verdict.exercise, lang)
+        # A hidden case is large; where a small input fails too, that one is shown.
+        lines += ["", *(told[:1] if first.layer == "hidden" and verdict.smallest else told)]
         if verdict.smallest and first.layer != "contract":
             lines += ["", f"{word('input', lang)}:", *_shown(verdict.smallest, verdict.exercise, lang)]
         if verdict.mistakes:
