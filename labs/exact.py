@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations_with_replacement
+from math import comb, lgamma
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -329,6 +331,26 @@ def kinds(environment: Environment, classes: Sequence[TaskClass], max_steps: int
         decisions=np.array([len(p.actions) for p in paths]),
         reward=reward,
     )
+
+
+def multisets(count: int, n: int) -> NDArray[np.int64]:
+    """All ways to take n things of `count` kinds, as counts `[comb(n + count - 1, n), count]`."""
+    total = comb(n + count - 1, n)
+    picks = np.fromiter(
+        (x for pick in combinations_with_replacement(range(count), n) for x in pick), dtype=np.int64, count=total * n
+    ).reshape(total, n)
+    out = np.zeros((total, count), dtype=np.int64)
+    np.add.at(out, (np.arange(total)[:, None], picks), 1)
+    return out
+
+
+def probability(counts: NDArray[np.int64], chances: Array) -> Array:
+    """Multinomial probability of counts `[M, C]`."""
+    factorial = np.array([lgamma(k + 1) for k in range(int(counts.sum(axis=1).max()) + 1)])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.where(counts > 0, counts * np.log(chances), 0.0)
+    n = counts.sum(axis=1)
+    return np.asarray(np.exp(factorial[n] - factorial[counts].sum(axis=1) + logs.sum(axis=1)))
 
 
 def _moves(environment: Environment) -> Array:

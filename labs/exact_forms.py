@@ -34,6 +34,8 @@ from labs.exact_rows import LEVELS, STATS, Index, Rows
 #: Largest difference between two evaluations of the same thing, relative to the largest weight (estimators that keep
 #: float32 statistics need it; float64 ones agree to 1e-14).
 TOLERANCE = 2e-6
+#: Least epsilon of a whitening, in its own unit: an estimator in float32 leaves nothing to read it from.
+_LEAST = 1e-10
 #: Groups that stay while the rest of the batch changes.
 _SHARED = 8
 
@@ -134,7 +136,7 @@ class Whitened:
         # In units of the whitened advantages, variance + epsilon is 1. The unit is then chosen so that the smallest
         # and the largest are 0 and 1: sums of a 0/1 reward lie on a grid.
         low, span = x.min(), np.ptp(x)
-        epsilon = max(1.0 - float(_variance(float(len(x)), x.sum(), (x**2).sum())), 0.0) / span**2
+        epsilon = max(1.0 - float(_variance(float(len(x)), x.sum(), (x**2).sum())), _LEAST) / span**2
         return cls(names, reference, np.where(found.mask > 0, (found.tokens - low) / span, 0.0), epsilon)
 
     def parts(self, rows: Rows, index: Index) -> Parts:
@@ -173,8 +175,9 @@ def find(rows: Rows, n: int, seed: int = 0) -> Form | None:
     if rows.random:
         return None
     rng = np.random.default_rng(seed)
-    shared = draw(rows, rng, _SHARED, n)
-    batches = [np.concatenate([shared, draw(rows, rng, 3, n)]) for _ in range(5)]
+    shared = _telling(rows, rng, _SHARED, n)
+    # Of different sizes, so that a division by the number of rows does not pass for none.
+    batches = [np.concatenate([shared, draw(rows, rng, extra, n)]) for extra in (3, 1, 4, 2, 5)]
     forms: list[Form] = [Local(names) for names in _DENOMINATORS]
     reference = draw(rows, rng, 2, n)
     for names in _DENOMINATORS[:5]:
@@ -228,6 +231,16 @@ def draw(rows: Rows, rng: np.random.Generator, groups: int, n: int, task_class: 
     return out
 
 
+def _telling(rows: Rows, rng: np.random.Generator, count: int, n: int, task_class: int | None = None) -> Index:
+    """`draw`, with different rewards in at least half of the groups where that is possible at all.
+
+    A group of equal rewards has no weight under most estimators, and then shows nothing.
+    """
+    found = draw(rows, rng, 8 * count, n, task_class)
+    order = np.argsort(np.ptp(rows.reward[found], axis=1) == 0, kind="stable")
+    return found[np.concatenate([order[: count - count // 4], order[len(order) - count // 4 :]])]
+
+
 def classes(rows: Rows, form: Form | None, n: int, seed: int = 0) -> NDArray[np.int64]:
     """`[R]` coupling class of every row: rows of a class can stand in for each other without anybody else noticing.
 
@@ -255,7 +268,7 @@ def _interchangeable(rows: Rows, form: Form, found: NDArray[np.int64], n: int, s
     for number in range(int(found.max()) + 1):
         members = np.flatnonzero(found == number)
         for other in members[1:]:
-            for group in draw(rows, rng, 6, n, int(rows.task_class[other])):
+            for group in _telling(rows, rng, 6, n, int(rows.task_class[other])):
                 group[0] = members[0]
                 plain.append(group)
                 swapped.append(np.array([other, *group[1:]]))

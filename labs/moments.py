@@ -29,9 +29,9 @@ import torch
 
 from labs.environment import Environment
 from labs.errors import InputError
-from labs.exact import Array
+from labs.exact import Array, multisets, probability
 from labs.exact_forms import Form, classes, find
-from labs.exact_groups import atoms, multisets, probability, size
+from labs.exact_groups import atoms, size
 from labs.exact_rows import Index, Rows
 from labs.exact_sums import TooLargeError, combine
 from labs.policy import Policy
