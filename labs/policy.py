@@ -129,6 +129,12 @@ class Policy:
         nested: list[list[list[float]]] = self.probabilities.detach().tolist()
         return nested
 
+    def as_json(self, environment: Environment) -> str:
+        """The policy as the text of a `.json` file, with the names of its rows and columns."""
+        data = {**_names(environment), "temperature": self.temperature, "version": self.version,
+                "dtype": str(self.logits.dtype), "logits": self.logits.detach().tolist()}  # fmt: skip
+        return json.dumps(data, indent=1) + "\n"
+
     def save(self, path: Path, environment: Environment) -> None:
         """Write the policy as `.npz` or `.json`, by the suffix, with the names of its rows and columns.
 
@@ -147,9 +153,7 @@ class Policy:
             with part.open("wb") as stream:
                 np.savez(stream, **arrays)
         elif path.suffix == ".json":
-            data = {**names, "temperature": self.temperature, "version": self.version,
-                    "dtype": str(self.logits.dtype), "logits": self.logits.detach().tolist()}  # fmt: skip
-            part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            part.write_text(self.as_json(environment), encoding="utf-8")
         else:
             raise InputError(f"a policy is saved as .npz or .json, not as {path.name}")
         part.replace(path)

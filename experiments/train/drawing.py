@@ -1,0 +1,90 @@
+"""The figures of a run, or of one configuration over several seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from labs.experiment import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def figures(results: Sequence[Result]) -> Mapping[str, Figure]:
+    """`learning` (success, groups, entropy and divergence over updates) and `policy` (before and after)."""
+    return {"learning": _learning(results), "policy": _heat(results)}
+
+
+def _learning(results: Sequence[Result]) -> Figure:
+    from labs import plots
+
+    def column(key: str) -> list[list[float]]:
+        return [[row[key] for row in result.metrics] for result in results]
+
+    def mean(key: str) -> list[float]:
+        return [sum(values) / len(values) for values in zip(*column(key), strict=True)]
+
+    ratios = [2.0, 1.1, 1.1, 0.9]
+    fig, (rates, groups, entropies, moves) = plots.figure(4, 1, height=11.0, sharex=True, height_ratios=ratios)
+    x, config = column("update")[0], results[0].config
+    named = ""
+    for key, color, text in (
+        ("train_success_rate", plots.BLUE, "success, sampled"),
+        ("train_invalid_rate", plots.RED, "invalid action, sampled"),
+        ("train_timeout_rate", plots.ORANGE, "step limit, sampled"),
+    ):
+        if any(mean(key)):
+            named = plots.band(rates, x, column(key), color, text) or named
+    plots.exact(rates, x, mean("exact_success_rate"), "success, exact")
+    rates.set_ylim(-0.02, 1.02)
+    rates.legend(loc="center right", title=named or None, title_fontsize=10, alignment="left")
+    name = f"{config['estimator']}, {config['loss']} on {config['environment']}"
+    plots.label(rates, f"How training episodes end: {name}", y="share of trajectories (1)")
+
+    counts = {key: mean(key) for key in ("all_wrong_groups", "all_right_groups", "groups")}
+    wrong, right = (
+        [v / max(n, 1) for v, n in zip(counts[k], counts["groups"], strict=True)]
+        for k in ("all_wrong_groups", "all_right_groups")
+    )
+    mixed = [(n > 0) - a - b for a, b, n in zip(wrong, right, counts["groups"], strict=True)]
+    colors, names = [plots.RED, "#DDDDDD", plots.BLUE], ["all wrong", "mixed", "all right"]
+    groups.stackplot(x, wrong, mixed, right, colors=colors, labels=names, lw=0, step="mid")
+    groups.set_ylim(0, 1)
+    groups.legend(loc="lower right", bbox_to_anchor=(1.0, 0.97), ncols=3)
+    plots.label(groups, "Groups trained on", y="share of groups (1)")
+
+    plots.band(entropies, x, column("mean_state_entropy"), plots.GREEN, "policy")
+    uniform = math.log(len(results[0].data["policy"][0]["action_probabilities"]))
+    plots.exact(entropies, x, [uniform] * len(x), "uniform policy")
+    entropies.set_ylim(0, 1.1 * uniform)
+    entropies.legend(loc="lower left")
+    plots.label(entropies, "Entropy of the policy, mean over its rows", y="entropy (nat)")
+
+    plots.band(moves, x, column("exact_kl"), plots.PURPLE, "")
+    moves.set_ylim(bottom=0)
+    plots.label(moves, "How far each update moved it, mean over its rows", x="update (1)", y="exact KL (nat)")
+    moves.set_xlim(min(x), max(max(x), min(x) + 1))
+    return fig
+
+
+def _heat(results: Sequence[Result]) -> Figure:
+    from labs import plots
+
+    def table(key: str) -> list[list[float]]:
+        every = [[list(row["action_probabilities"].values()) for row in result.data[key]] for result in results]
+        return [[sum(cell) / len(cell) for cell in zip(*rows, strict=True)] for rows in zip(*every, strict=True)]
+
+    policy = results[0].data["policy"]
+    names = [f"{row['operation']}, {row['stage']}" for row in policy]
+    actions = list(policy[0]["action_probabilities"])
+    fig, axes = plots.figure(1, 2, height=2.3 + 0.45 * len(names), sharey=True)
+    for ax, key, when in zip(axes, ("policy_before", "policy"), ("before", "after"), strict=True):
+        image = plots.heatmap(ax, table(key), names, actions, slant=len(actions) > 4)
+        exact = [result.data[when]["exact_success_rate"] for result in results]
+        plots.label(ax, f"{when.capitalize()} training\nexact success {sum(exact) / len(exact):.4f}", x="action")
+    axes[0].set_ylabel("operation, stage")
+    seeds = f", mean of {len(results)} seeds" if len(results) > 1 else ""
+    fig.colorbar(image, ax=axes, label=f"probability of the action (1){seeds}")
+    return fig
