@@ -281,6 +281,27 @@ def truth(
     )
 
 
+def ascend(environment: Environment, success: float, *, step: float = 0.1, limit: int = 2000, **where: Any) -> Truth:
+    """The first policy on the path of steepest ascent from the uniform one that succeeds with this probability.
+
+    Every step goes `step` along the gradient of the success probability: training without noise, at a speed that does
+    not depend on how flat it is. `where` is `operands` and `max_steps` of `truth`.
+
+    Raises:
+        InputError: the path does not get there within `limit` steps.
+    """
+    logits = np.zeros(environment.policy_shape)
+    for _ in range(limit + 1):
+        found = truth(environment, logits, **where)
+        size = float(np.linalg.norm(found.success.gradient))
+        if found.success.value >= success:
+            return found
+        logits = logits + step * found.success.gradient / max(size, 1e-300)
+    raise InputError(
+        f"steepest ascent in environment {environment.name} does not reach success {success} in {limit} steps of {step}"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kinds:
     """Every possible trajectory within the step limit, once; K of them, none of which depends on a policy.

@@ -11,7 +11,7 @@ import torch
 from labs.batched import sample_batch
 from labs.enumeration import outcome_probabilities
 from labs.errors import InputError
-from labs.exact import log_softmax, truth
+from labs.exact import ascend, log_softmax, truth
 from labs.registry import environments
 
 NAMES = ("arithmetic", "arithmetic3", "flaky_tools", "routes")
@@ -210,3 +210,13 @@ def test_additive_reward_of_another_shape_is_refused():
 def test_log_softmax_survives_large_logits():
     np.testing.assert_allclose(log_softmax([1000.0, 0.0], 1.0), [0.0, -1000.0])
     np.testing.assert_allclose(log_softmax([2.0, 0.0], 2.0), np.log([np.e, 1]) - np.log(np.e + 1))
+
+
+def test_steepest_ascent_stops_at_the_first_policy_that_is_good_enough():
+    environment = environments["arithmetic"]
+    assert np.array_equal(ascend(environment, 0.0).probabilities, np.full((2, 3, 4), 0.25))
+    found = ascend(environment, 0.5)
+    # One step of 0.1 along a gradient g of length |g| gains about 0.1 |g|.
+    assert 0.5 <= found.success.value < 0.5 + 0.1 * 1.1 * np.linalg.norm(found.success.gradient)
+    with pytest.raises(InputError, match="not reach success 0.9 in 3 steps"):
+        ascend(environment, 0.9, limit=3)
