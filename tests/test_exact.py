@@ -218,5 +218,5 @@ def test_steepest_ascent_stops_at_the_first_policy_that_is_good_enough():
     found = ascend(environment, 0.5)
     # One step of 0.1 along a gradient g of length |g| gains about 0.1 |g|.
     assert 0.5 <= found.success.value < 0.5 + 0.1 * 1.1 * np.linalg.norm(found.success.gradient)
-    with pytest.raises(InputError, match="not reach success 0.9 in 3 steps"):
+    with pytest.raises(InputError, match=r"not reach success 0\.9 in 3 steps"):
         ascend(environment, 0.9, limit=3)
