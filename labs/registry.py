@@ -99,8 +99,13 @@ class Registry(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name in self._extra:
             return self._extra[name]
-        self._path(name)
-        module = importlib.import_module(f"{self.package}.{name}")
+        path = self._path(name)
+        try:
+            module = importlib.import_module(f"{self.package}.{name}")
+        except InputError:
+            raise
+        except Exception as error:
+            raise _broken(f"{self.kind} {name}: {path}", path, error) from error
         if self._whole:
             missing = [n for n in self._needs if not hasattr(module, n)]
             if missing:
@@ -111,10 +116,13 @@ class Registry(Mapping[str, Any]):
         return getattr(module, name)
 
     def describe(self, name: str) -> str:
-        """First paragraph line of the entry's docstring, read without importing the file."""
+        """First paragraph line of the entry's docstring, read without importing the file; or where it does not parse."""
         if name in self._extra:
             return (inspect.getdoc(self._extra[name]) or "").split("\n", 1)[0]
-        doc = ast.get_docstring(ast.parse(self.path(name).read_text(encoding="utf-8"))) or ""
+        try:
+            doc = ast.get_docstring(ast.parse(self.path(name).read_text(encoding="utf-8"))) or ""
+        except (SyntaxError, ValueError) as error:  # one broken file must not hide the others
+            return f"(cannot be read: line {getattr(error, 'lineno', None) or 1}: {getattr(error, 'msg', error)})"
         return doc.split("\n", 1)[0]
 
     def add(self, name: str, entry: Any) -> None:
@@ -187,7 +195,11 @@ def opt(config: Any, key: str, default: Any = None) -> Any:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a user's own Python file as a module of its own, without putting its folder on `sys.path`."""
+    """Import a user's own Python file as a module of its own, without putting its folder on `sys.path`.
+
+    Raises:
+        InputError: no such file, or it raises when it is imported; the sentence names the line.
+    """
     import importlib.util
 
     if not path.is_file():
@@ -196,8 +208,26 @@ def load_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except InputError:
+        raise
+    except Exception as error:
+        raise _broken(str(path), str(path), error) from error
     return module
+
+
+def _broken(what: str, path: str, error: Exception) -> InputError:
+    """The sentence for a file that cannot be imported: which line of it, and what was raised there."""
+    import traceback
+
+    def here(file: str | None) -> bool:
+        return file is not None and os.path.realpath(file) == os.path.realpath(path)
+
+    if isinstance(error, SyntaxError) and here(error.filename):
+        return InputError(f"{what}, line {error.lineno}: {type(error).__name__}: {error.msg}")
+    own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if here(frame.filename)]
+    return InputError(f"{what}{f', line {own[-1]}' if own else ''}: {type(error).__name__}: {error}")
 
 
 estimators = Registry("estimator", "labs.advantages")

@@ -60,8 +60,23 @@ def test_asking_for_one_entry_imports_one_file(folder: Registry) -> None:
     assert folder["good"](4) == 4
     assert folder["whole"] == 3
     assert "made.explodes" not in sys.modules
-    with pytest.raises(RuntimeError, match="imported"):
+    with pytest.raises(InputError, match=r"thing explodes: .*explodes\.py, line 2: RuntimeError: imported$") as caught:
         folder["explodes"]
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_file_that_does_not_parse_hides_no_other(folder: Registry) -> None:
+    (folder.folder / "typo.py").write_text('"""A typing mistake."""\n\ndef typo(:\n    pass\n')
+    (folder.folder / "lacking.py").write_text("import no_such_package_at_all\n")
+    (folder.folder / "refuses.py").write_text("from labs.errors import InputError\n\nraise InputError('no')\n")
+    assert folder.describe("typo") == "(cannot be read: line 3: invalid syntax)"
+    assert folder.describe("good") == "A good one."
+    with pytest.raises(InputError, match=r"thing typo: .*typo\.py, line 3: SyntaxError: invalid syntax$"):
+        folder["typo"]
+    with pytest.raises(InputError, match=r"lacking\.py, line 1: ModuleNotFoundError: No module named"):
+        folder["lacking"]
+    with pytest.raises(InputError, match="^no$"):
+        folder["refuses"]
 
 
 def test_a_miss_offers_close_names(folder: Registry) -> None:
@@ -146,6 +161,12 @@ def test_a_users_own_file_is_loaded_without_touching_the_path(tmp_path: Path) ->
     assert sys.path == before
     with pytest.raises(InputError, match="is no file"):
         load_file(tmp_path / "other.py")
+    (tmp_path / "typo.py").write_text("value = (\n")
+    with pytest.raises(InputError, match=r"typo\.py, line 1: SyntaxError: '\(' was never closed"):
+        load_file(tmp_path / "typo.py")
+    (tmp_path / "fails.py").write_text("value = 1\nvalue / 0\n")
+    with pytest.raises(InputError, match=r"fails\.py, line 2: ZeroDivisionError: division by zero"):
+        load_file(tmp_path / "fails.py")
 
 
 def test_listing_every_registry_imports_no_entry_and_nothing_heavy() -> None:
