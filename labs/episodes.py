@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
     from labs.batch import TokenBatch
 
 
+#: The numbers of `Episodes.summary`; `labs.trainer.METRICS` says what each is.
+SUMMARY = (
+    "trajectories", "train_success_rate", "train_invalid_rate", "train_timeout_rate", "train_mean_actions",
+    "train_mean_score", "groups", "all_wrong_groups", "all_right_groups", "zero_advantage_groups",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Episodes:
     """Finished or cut episodes.
@@ -61,17 +69,17 @@ class Episodes:
     def __len__(self) -> int:
         return len(self.tasks)
 
-    @property
+    @cached_property
     def families(self) -> NDArray[np.int64]:
         """Family index of every row."""
         return _families(self.environment, self.tasks)
 
-    @property
+    @cached_property
     def decisions(self) -> NDArray[np.int64]:
         """Number of decisions of every row."""
         return np.asarray((self.paths.actions >= 0).sum(axis=1), dtype=np.int64)
 
-    @property
+    @cached_property
     def ends(self) -> list[str]:
         """Why each row ended: submitted, invalid_action or timeout."""
         return [
@@ -79,18 +87,35 @@ class Episodes:
             for submitted, terminated in zip(self.paths.submitted, self.paths.terminated, strict=True)
         ]
 
-    @property
+    @cached_property
     def scores(self) -> NDArray[np.float64]:
         """The verifier's score of every row: 1 or 0, minus the costs of the actions."""
         actions = self.paths.actions.tolist()
         rows = zip(self.tasks, actions, self.decisions.tolist(), self.paths.last.tolist(), self.ends, strict=True)
         return np.array([score(self.environment, task, taken[:n], last, end) for task, taken, n, last, end in rows])
 
-    @property
+    @cached_property
     def successes(self) -> NDArray[np.bool_]:
         """Whether each row submitted the right answer."""
         rows = zip(self.tasks, self.paths.last.tolist(), self.ends, strict=True)
         return np.array([succeeded(self.environment, task, last, end) for task, last, end in rows])
+
+    def summary(self) -> dict[str, float]:
+        """The numbers of `SUMMARY`: how the rows ended and what the groups can teach, before any shaping."""
+        scores = [self.scores[self.uid == uid] for uid in dict.fromkeys(self.uid.tolist())]
+        numbers = (
+            len(self),
+            float(self.successes.mean()),
+            float((self.paths.terminated & ~self.paths.submitted).mean()),
+            float(self.paths.truncated.mean()),
+            float(self.decisions.mean()),
+            float(self.scores.mean()),
+            len(scores),
+            sum(bool(group.max() <= 0) for group in scores),
+            sum(bool(group.min() > 0) for group in scores),
+            sum(bool(group.min() == group.max()) for group in scores),
+        )
+        return dict(zip(SUMMARY, numbers, strict=True))
 
     def path(self, row: int) -> Path:
         """One row as the plain `Path` of the standard-library code."""

@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,13 +33,14 @@ from labs.columns import complete
 from labs.critic import ValueTable, value_loss
 from labs.enumeration import outcome_probabilities, task_classes
 from labs.environment import Environment
-from labs.episodes import Episodes, draw_tasks, join, play, resume
+from labs.episodes import SUMMARY, Episodes, draw_tasks, join, play, resume
 from labs.errors import InputError, one_of
 from labs.metrics import Metric
 from labs.policy import Policy, kl_divergence
 from labs.sampling import Group, ReplayBuffer
 from labs.step import StepConfig, loss, required, stages
 from labs.tokens import sessions
+from labs.verl_metrics import compute_data_metrics, compute_off_policy_metrics, compute_variance_proxy_metrics
 
 OPTIMISERS = ("sgd", "adam")
 
@@ -73,6 +73,7 @@ class TrainerConfig:
         filter_groups: drop groups whose scores are all equal and play others instead.
         filter_budget: most groups played in an update, as a multiple of `groups_per_update`.
         format_tokens, multi_turn_rows: see `labs.tokens.encode` and `labs.tokens.sessions`.
+        verl_metrics: put verl's numbers about the batch (`critic/score/mean`, `response_length/max`) in the record.
         threads: of torch during an update; more than 1 only costs on tensors this small. None leaves them alone.
 
     Raises:
@@ -100,6 +101,7 @@ class TrainerConfig:
     filter_budget: int = 10
     format_tokens: int = 0
     multi_turn_rows: bool = False
+    verl_metrics: bool = True
     threads: int | None = 1
 
     def __post_init__(self) -> None:
@@ -197,13 +199,17 @@ class Trainer(Iterator[dict[str, Any]]):
             if self.config.critic:
                 self._fit_critic(self.batch, note)
             norm = self._fit_policy(self.batch, note)
+            if self.config.verl_metrics:
+                note.update(compute_data_metrics(self.batch, use_critic="values" in self.batch))
+                note.update(compute_variance_proxy_metrics(self.batch, norm))
+                note.update(compute_off_policy_metrics(self.batch["versions"], self.number + 1))
         self.number += 1
         self.past.append(self.policy)
         if self.config.reference_refresh is not None and self.number % self.config.reference_refresh == 0:
             self.reference = self.policy
         return {
             "update": self.number,
-            **_sampled(episodes),
+            **(dict.fromkeys(SUMMARY, 0) if episodes is None else episodes.summary()),
             "exact_success_rate": exact,
             "mean_state_entropy": float(before.entropy.mean()),
             "gradient_norm": norm,
@@ -357,27 +363,6 @@ def _optimiser(name: str, parameter: Tensor, rate: float) -> torch.optim.Optimiz
     made: torch.optim.Optimizer = kind([parameter], lr=rate)
     return made
 
-
-def _sampled(episodes: Episodes | None) -> dict[str, Any]:
-    """What the episodes of an update were, before any shaping."""
-    if episodes is None:
-        return dict.fromkeys(_SAMPLED, 0)
-    scores, uid = episodes.scores, episodes.uid
-    wins, invalid = episodes.successes, episodes.paths.terminated & ~episodes.paths.submitted
-    ranges = [(scores[uid == u].min(), scores[uid == u].max()) for u in dict.fromkeys(uid.tolist())]
-    numbers = (
-        len(episodes), float(wins.mean()), float(invalid.mean()), float(episodes.paths.truncated.mean()),
-        float(episodes.decisions.mean()), float(np.mean(scores)), len(ranges),
-        sum(bool(top <= 0) for _, top in ranges), sum(bool(low > 0) for low, _ in ranges),
-        sum(bool(low == top) for low, top in ranges),
-    )  # fmt: skip
-    return dict(zip(_SAMPLED, numbers, strict=True))
-
-
-_SAMPLED = (
-    "trajectories", "train_success_rate", "train_invalid_rate", "train_timeout_rate", "train_mean_actions",
-    "train_mean_score", "groups", "all_wrong_groups", "all_right_groups", "zero_advantage_groups",
-)  # fmt: skip
 
 _RATE: dict[str, Any] = {"unit": "1", "low": 0.0, "high": 1.0}
 #: The numbers of a record, beyond verl's own.

@@ -19,6 +19,7 @@ from labs.policy import Policy
 from labs.registry import environments
 from labs.step import StepConfig
 from labs.trainer import METRICS, Trainer, TrainerConfig
+from labs.verl_metrics import METRICS as VERL
 
 #: The choices of `labs.agent` in the words of the trainer.
 AGENT = TrainerConfig(
@@ -142,16 +143,34 @@ def test_a_run_that_is_saved_and_restored_goes_on_with_the_same_numbers(part: st
 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_number_of_a_record_lies_in_its_declared_range(part: str) -> None:
-    declared = {m.name: m for m in METRICS}
+    declared = {m.name: m for m in (*VERL, *METRICS)}
     trainer, rows = run("flaky_tools", config_of(part), 4)
     for row in rows:
-        assert set(declared) - set(row) <= {"held_back", "groups_played"}
+        assert {m.name for m in METRICS} - set(row) <= {"held_back", "groups_played"}
+        if trainer.config.step.truncation is None and not trainer.config.filter_groups:
+            assert "critic/score/mean" in row
         for name, value in row.items():
-            assert math.isfinite(value), name
+            # A batch without a valid token has no mean.
+            assert math.isfinite(value) or name.startswith(("critic/", "actor/")), name
+            if math.isnan(value):
+                continue
             if name in declared:
                 assert declared[name].holds(value, 1e-12), (name, value)
     assert trainer.number == 4
     assert trainer.policy.version == 4
+
+
+def test_verl_s_numbers_are_about_the_batch_that_was_trained_on() -> None:
+    trainer, rows = run("flaky_tools", TrainerConfig(**SMALL, step=StepConfig(estimator="gae")), 3)
+    batch, row = trainer.batch, rows[-1]
+    assert row["critic/score/mean"] == pytest.approx(float(batch["scores"].mean()))
+    assert row["response_length/max"] == int(batch["attention_mask"][:, -batch.width :].sum(1).max()) == batch.width
+    valid = batch["response_mask"].bool()
+    assert row["critic/advantages/max"] == pytest.approx(float(batch["advantages"][valid].max()), abs=1e-6)
+    assert "critic/vf_explained_var" in row
+    bare, plain = run("flaky_tools", TrainerConfig(**SMALL, verl_metrics=False), 1)
+    assert not any(name.startswith("response_length") for name in plain[0])
+    assert bare.batch is not None
 
 
 def test_a_state_of_another_configuration_is_refused(tmp_path: Path) -> None:
@@ -241,9 +260,10 @@ def test_a_lagging_sampler_is_older_by_exactly_its_lag() -> None:
     trainer = Trainer(arithmetic, config, seed=0)
     for number in range(6):
         policy = trainer.policy
-        next(trainer)
+        row = next(trainer)
         versions = set(trainer.batch["versions"].unique().tolist()) - {-1}
         assert versions == {max(0, number - 3)}
+        assert row["training/off_policy/trajectory_staleness/mean"] == min(number, 3)
         assert torch.equal(trainer.batch["old_log_probs"], policy.token_log_probs(trainer.batch["table_index"]))
     assert not torch.equal(trainer.batch["old_log_probs"], trainer.batch["rollout_log_probs"])
 

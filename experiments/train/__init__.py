@@ -150,6 +150,7 @@ def __getattr__(name: str) -> Any:
     from labs.correction import OPTIONS, option_metrics
     from labs.critic import VALUE_METRICS
     from labs.metrics import Metric
+    from labs.verl_metrics import METRICS as BATCH
 
     rate: dict[str, Any] = {"unit": "1", "low": 0.0, "high": 1.0, "scope": "run"}
     own = (
@@ -165,5 +166,5 @@ def __getattr__(name: str) -> Any:
     entries = [m for n in losses for m in losses[n].meta.get("metrics", ())]
     options = [m for option in OPTIONS for m in option_metrics(option)]
     declared = [*own, *trainer.METRICS, *sampling.METRICS, *kl.METRICS, *ACTOR_METRICS, *VALUE_METRICS,
-                *CORRECTION, *options, *entries]  # fmt: skip
+                *CORRECTION, *BATCH, *options, *entries]  # fmt: skip
     return tuple({metric.name: metric for metric in reversed(declared)}.values())
