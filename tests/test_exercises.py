@@ -334,3 +334,14 @@ def test_contract_messages_name_what_is_wrong() -> None:
         verdict = checks.grade(quick(exercise), runner(exercise, source))
         assert verdict.status == "failed"
         assert words in render(verdict, "en")
+
+
+def test_a_wrong_gradient_is_called_one() -> None:
+    exercise = get("policy_loss")
+    mistake = next(m for m in exercise.mistakes if m.name == "detached_ratio")
+    verdict = checks.grade(exercise, runner(exercise, exercise.mistake_source(mistake)))
+    assert verdict.count("hand") == (3, 3, 3)
+    text = render(verdict, "en")
+    assert "no gradient flows to log_prob" in text
+    assert verdict.smallest is not None
+    assert verdict.smallest.code == "gradient"

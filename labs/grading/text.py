@@ -62,7 +62,10 @@ _FINDING = {
         "梯度传不到 {name}：它被 detach 了，或者被转成了普通数字",
     ),
     "value": Text("the answer differs{at}", "答案不同{at}"),
-    "gradient": Text("the gradient with respect to {name} differs{at}", "对 {name} 的梯度不同{at}"),
+    "gradient": Text(
+        "the gradient with respect to {name} (of a weighted sum of the answer) differs{at}",
+        "（答案加权和）对 {name} 的梯度不同{at}",
+    ),
     "property": Text("does not hold: {text}", "性质不成立：{text}"),
     "raised": Text("it raises {error}", "抛出异常 {error}"),
 }
@@ -117,7 +120,12 @@ def render(verdict: Verdict, lang: Language) -> str:
         # A hidden case is large; where a small input fails too, that one is shown.
         lines += ["", *(told[:1] if first.layer == "hidden" and verdict.smallest else told)]
         if verdict.smallest and first.layer != "contract":
-            lines += ["", f"{word('input', lang)}:", *_shown(verdict.smallest, verdict.exercise, lang)]
+            what = (
+                f"; {finding_text(verdict.smallest, verdict.exercise, lang)}"
+                if verdict.smallest.code != "value"
+                else ""
+            )
+            lines += ["", f"{word('input', lang)}{what}:", *_shown(verdict.smallest, verdict.exercise, lang)]
         if verdict.mistakes:
             lines.append("")
         lines += [f"{word('what', lang)}: {mistake_text(verdict.exercise, m, lang)}" for m in verdict.mistakes]
