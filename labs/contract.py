@@ -2,8 +2,9 @@
 
 `check_estimator` draws small batches from a generator and returns what is wrong, in sentences, each with the batch that
 shows it. Two layers: a contract without choices (shapes, dtypes, no writing into inputs, the same answer twice, columns
-it does not know, both mask dtypes), and the entry's own declaration (`labs.properties.Properties`), which is measured
-and must agree in both directions. `unbiased` alone is not measured here: it needs exact enumeration.
+it does not know, both mask dtypes, a finite answer or a `ValueError` where groups or masks degenerate), and the entry's
+own declaration (`labs.properties.Properties`), which is measured and must agree in both directions. `unbiased` alone is
+not measured here: it needs exact enumeration.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labs.contract_cases import Case, Estimator, RunError, cases, terminal
+from labs.contract_cases import Case, Estimator, RunError, cases, draw_case, terminal
 from labs.masked import masked_whiten
 from labs.properties import Properties
 
 #: What a probe that compares two results calls equal: rounding, and epsilon over the smallest spread that is drawn.
 RTOL, ATOL = 2e-3, 2e-4
+
+#: Broken clauses that stop the battery: what comes behind them could not be measured.
+FATAL = frozenset({"runs", "result", "pure", "shape", "dtype", "finite", "deterministic"})
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,42 @@ def _contract(function: Estimator, generator: torch.Generator, trials: int) -> I
         except RunError as error:
             yield Finding("runs", f"raises {error}", case.columns)
             return
+
+
+def _at_corners(function: Estimator, generator: torch.Generator) -> Iterator[Finding]:
+    for size in range(3):
+        case = draw_case(generator, size)
+        for what, columns in _corners(case).items():
+            yield from _survives(function, what, case.but(**columns))
+
+
+def _corners(case: Case) -> dict[str, dict[str, Any]]:
+    """What real batches hold sooner or later, made from an ordinary one."""
+    mask, rows = case.response_mask, len(case.index)
+    empty = mask.clone()
+    empty[0] = 0
+    return {
+        "a group of one": {"index": np.array(["alone", *case.index[1:]], dtype=object)},
+        "equal scores": {"token_level_rewards": terminal(torch.full((rows,), 1.5), mask)},
+        "rewards on masked positions": {"token_level_rewards": case.token_level_rewards + 0.5 * (mask == 0)},
+        "a row without policy tokens": {"response_mask": empty},
+    }
+
+
+def _survives(function: Estimator, what: str, case: Case) -> Iterator[Finding]:
+    """A corner may be refused with a `ValueError`; an answer must be finite, and leave its input alone."""
+    kept = {n: c.clone() for n, c in case.columns.items() if isinstance(c, Tensor)}
+    try:
+        result = case.run(function)
+    except RunError as error:
+        if not isinstance(error.cause, ValueError):
+            yield Finding(what, f"raises {error}; a ValueError with a sentence may be raised here", case.columns)
+        return
+    written = [n for n, c in kept.items() if not torch.equal(c, case.columns[n])]
+    if written:
+        yield Finding("pure", f"writes into its input {written[0]} ({what})", {**case.columns, **kept})
+    if not all(bool(tensor.isfinite().all()) for tensor in result):
+        yield Finding(what, "gives NaN or inf", {**case.columns, **kept})
 
 
 def _contract_on(function: Estimator, case: Case) -> Iterator[Finding]:
@@ -286,9 +326,11 @@ def check_estimator(
         trials: batches per property, from 4 rows of 2 positions up.
     """
     findings = list(itertools.islice(_contract(function, generator, trials), 20))
+    if FATAL.isdisjoint(f.what for f in findings):
+        findings += _at_corners(function, generator)
     if declared is None:
         declared = getattr(function, "meta", {}).get("properties")
-    if findings or declared is None:
+    if declared is None or not FATAL.isdisjoint(f.what for f in findings):
         return findings
     needs = getattr(function, "needs", ())
     for name, column in (("groups", "index"), ("critic", "values")):

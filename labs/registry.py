@@ -116,7 +116,7 @@ class Registry(Mapping[str, Any]):
         return getattr(module, name)
 
     def describe(self, name: str) -> str:
-        """First paragraph line of the entry's docstring, read without importing the file; or where it does not parse."""
+        """First line of the entry's docstring, read without importing the file; or why it cannot be read."""
         if name in self._extra:
             return (inspect.getdoc(self._extra[name]) or "").split("\n", 1)[0]
         try:

@@ -95,6 +95,66 @@ def test_a_broken_estimator_is_told_what_is_broken(what):
     assert all(f.text and f.batch for f in findings)
 
 
+def nan_alone(token_level_rewards, response_mask, index, **_):
+    if min((index == label).sum() for label in index) == 1:
+        token_level_rewards = token_level_rewards / 0
+    return good(token_level_rewards, response_mask)
+
+
+def raises_alone(token_level_rewards, response_mask, index, **_):
+    if min((index == label).sum() for label in index) == 1:
+        raise KeyError("alone")
+    return good(token_level_rewards, response_mask)
+
+
+def refuses_alone(token_level_rewards, response_mask, index, **_):
+    if min((index == label).sum() for label in index) == 1:
+        raise ValueError("a group of one has no baseline")
+    return good(token_level_rewards, response_mask)
+
+
+def nan_without_contrast(token_level_rewards, response_mask, **_):
+    spread = token_level_rewards.sum(dim=-1).std()
+    return good(token_level_rewards if spread > 0 else token_level_rewards / spread, response_mask)
+
+
+def per_token(token_level_rewards, response_mask, **_):
+    return (token_level_rewards * response_mask / response_mask.sum(dim=-1, keepdim=True)), response_mask.float()
+
+
+def masks_its_input(token_level_rewards, response_mask, **_):
+    return good(token_level_rewards.mul_(response_mask), response_mask)
+
+
+@pytest.mark.parametrize(
+    ("function", "what", "text"),
+    [
+        (nan_alone, "a group of one", "gives NaN or inf"),
+        (raises_alone, "a group of one", "raises KeyError: 'alone'"),
+        (nan_without_contrast, "equal scores", "gives NaN or inf"),
+        (per_token, "a row without policy tokens", "gives NaN or inf"),
+        (masks_its_input, "pure", "writes into its input token_level_rewards (rewards on masked positions)"),
+    ],
+)
+def test_what_only_a_degenerate_batch_shows(function, what, text):
+    findings = check_estimator(torch.no_grad()(function), seeded())
+    assert {f.what for f in findings} == {what}
+    assert text in findings[0].text
+    if what == "pure":
+        masked = findings[0].batch["response_mask"] == 0
+        assert (findings[0].batch["token_level_rewards"][masked] == 0.5).all(), "the batch as it was handed in"
+
+
+def test_a_degenerate_batch_may_be_refused_in_a_sentence():
+    assert check_estimator(torch.no_grad()(refuses_alone), seeded()) == []
+
+
+def test_a_forgotten_no_grad_does_not_hide_a_false_declaration():
+    truth = estimators["grpo"].meta["properties"]
+    findings = check_estimator(good, seeded(), declared=replace(truth, groups=False, group_of_one="no groups"))
+    assert {"no gradient", "group_shift", "scale"} <= {f.what for f in findings}
+
+
 def test_a_function_without_declaration_passes_on_the_contract_alone():
     assert check_estimator(torch.no_grad()(good), seeded()) == []
 

@@ -75,7 +75,7 @@ def test_a_file_that_does_not_parse_hides_no_other(folder: Registry) -> None:
         folder["typo"]
     with pytest.raises(InputError, match=r"lacking\.py, line 1: ModuleNotFoundError: No module named"):
         folder["lacking"]
-    with pytest.raises(InputError, match="^no$"):
+    with pytest.raises(InputError, match=r"^no$"):
         folder["refuses"]
 
 
