@@ -11,7 +11,7 @@ def simulate(
 
     `ahead` is how many batches may be started ahead of the trainer (None: any number), `capacity` how many trajectories
     fit into the queue (None: all; a worker whose trajectory does not fit waits), `max_policy_lag` None rejects nothing,
-    `returns` whether a reject may be replaced by another start. Returns None for the rows of a run that gets stuck.
+    `returns` whether a reject may be replaced by another start.
 
     At one moment the trainer comes before the rollouts, and rollouts come in the order in which they started.
     """
@@ -75,8 +75,6 @@ def simulate(
                 blocked.append(row)
         settle()
         ends = now
-    if len(rows) < len(durations) or any("status" not in row for row in rows):
-        return now, None
     for row in rows:
         row["lag"] = row["ingestion_version"] - row["start_version"]
     return ends, rows

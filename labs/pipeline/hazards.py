@@ -51,13 +51,21 @@ def refuse(rules: Rules) -> None:
 def hazards(rules: Rules) -> list[str]:
     """What may go wrong under these rules, one sentence each, beginning `deadlock`, `starvation` or `unbounded`."""
     found = []
+    # A budget or quota no larger than the queue never lets it overflow.
+    overflows = rules.capacity is not None and rules.on_full != "block"
+    if rules.submission != "open" and rules.capacity is not None:
+        overflows = overflows and rules.whole(rules.submission_batches) > rules.capacity
     untrained = {
         "rejected": rules.ingestion == "reject",
-        "dropped": rules.queue_batches is not None and rules.on_full != "block",
+        "dropped": overflows,
         "filtered": rules.filter != "none",
         "cancelled": rules.sweep,
         "lost": rules.mean_time_to_failure is not None,
     }
+    if rules.submission == "budget" and rules.submission_clock == "version":
+        # Every publication lets a whole batch start that is not too old before the next: what is stale uses up no more
+        # than the lead, and the schedule becomes synchronous.
+        untrained["rejected"] = untrained["cancelled"] = False
     leaks = [way for way, happens in untrained.items() if happens and way not in rules.returns]
     if rules.submission != "open" and leaks:
         found.append(
@@ -80,7 +88,7 @@ def hazards(rules: Rules) -> list[str]:
         found.append("starvation: if every task always or never succeeds, each is filtered and replaced, without end")
     if rules.in_flight == "abort_restart":
         found.append("starvation: a rollout longer than the time between two updates is aborted at each of them")
-    if rules.requeue != "none" and rules.queue_batches is not None and rules.on_full != "block":
+    if rules.requeue != "none" and overflows:
         found.append("starvation: what is dropped from the full queue is made again, and may be dropped again")
     if rules.submission == "open" and rules.queue_batches is None and rules.ingestion != "reject":
         found.append("unbounded: nothing stops the queue, and with it the lag, if rollouts outrun the trainer")

@@ -50,14 +50,10 @@ class Meter:
             self.advance()
         self.counts[pool][state] += n
 
-    def rename(self, old: str, new: str) -> None:
-        """Everything that waits for one thing waits for another, in every pool."""
+    def rename(self, pools: int, old: str, new: str) -> None:
+        """Everything that waits for one thing waits for another, in the first `pools` pools."""
         if old != new:
             self.advance()
-            for counts in self.counts:
+            for counts in self.counts[:pools]:
                 if counts.get(old):
                     counts[new] += counts.pop(old)
-
-    def count(self, state: str) -> int:
-        """How many are in a state, in all pools."""
-        return sum(counts[state] for counts in self.counts)

@@ -66,7 +66,7 @@ class Workers:
             self._launch(worker)
             reason = self._reason()
         if reason and reason != self._wait:
-            self.meter.rename(self._wait, reason)
+            self.meter.rename(self.model.trainer, self._wait, reason)
             self._wait = reason
         self._limit = min(stream.limit, stream.tasks)
 
