@@ -15,8 +15,8 @@ with `u_j` a function of the row and its group alone, so that only the sums S ti
 `find` evaluates groups in several batches and takes the first form under which they never feel their neighbours. If
 there is none the batch is opaque (None): it has to be taken as a whole.
 
-Whitening is undone without knowing what was whitened: within one call all groups went through one affine map, which two
-reference groups that ride along in every call pin down.
+Whitening is undone without knowing what was whitened: within one call all groups went through one affine map, which
+a few reference groups that ride along in every call pin down.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Whitened:
 
     Attributes:
         names: counts in the denominator of the loss.
-        reference: `[2, n]` groups that ride along in every call.
+        reference: `[4, n]` groups that ride along in every call.
         gauge: their advantages in the first call, which is the unit of all others.
         epsilon: of the whitening, in that unit.
     """
@@ -179,7 +179,7 @@ def find(rows: Rows, n: int, seed: int = 0) -> Form | None:
     # Of different sizes, so that a division by the number of rows does not pass for none.
     batches = [np.concatenate([shared, draw(rows, rng, extra, n)]) for extra in (3, 1, 4, 2, 5)]
     forms: list[Form] = [Local(names) for names in _DENOMINATORS]
-    reference = draw(rows, rng, 2, n)
+    reference = _telling(rows, rng, 4, n)
     for names in _DENOMINATORS[:5]:
         try:
             whitened = Whitened.of(rows, names, reference)
@@ -238,7 +238,8 @@ def _telling(rows: Rows, rng: np.random.Generator, count: int, n: int, task_clas
     """
     found = draw(rows, rng, 8 * count, n, task_class)
     order = np.argsort(np.ptp(rows.reward[found], axis=1) == 0, kind="stable")
-    return found[np.concatenate([order[: count - count // 4], order[len(order) - count // 4 :]])]
+    kept: Index = found[np.concatenate([order[: count - count // 4], order[len(order) - count // 4 :]])]
+    return kept
 
 
 def classes(rows: Rows, form: Form | None, n: int, seed: int = 0) -> NDArray[np.int64]:

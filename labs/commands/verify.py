@@ -38,7 +38,8 @@ def command(target: str, seed: int) -> int:
     if report.nearest is not None:
         nearest = report.nearest
         click.echo(
-            f"equals no other {report.kind} of the lab; nearest is {nearest.other}, equal on {nearest.share:.0%} of the batches:"
+            f"equals no other {report.kind} of the lab; nearest is {nearest.other}, equal on {nearest.share:.0%} "
+            f"of the batches:"
         )
         click.echo(f"  {_first_line(report.kind, nearest.other)}")
         _batch(nearest.batch, "  they differ on")

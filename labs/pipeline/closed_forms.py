@@ -148,7 +148,8 @@ def token_lag(workers: int, batch: int, training: float, law: Sequence[float]) -
 
     Over samples (W - 1)/(2B) + rho, half of a rollout's own bumps; over tokens (W(1 + CV^2) - 1)/(2B) + rho, because
     long rollouts have more tokens and older ones. The 1/(2B) is there because rollouts start when others end, and one
-    in B of those ends is what calls the trainer: a start is half an arrival closer to the next bump than a random moment.
+    in B of those ends calls the trainer: a start is half an arrival closer to the next bump than a random
+    moment.
     Tokens spread evenly over a rollout's seconds.
     """
     tau = batch * _mean(law) / workers

@@ -3,8 +3,8 @@
     python -m pytest tests/benchmarks/test_bench_pipeline.py --benchmark-enable -n0 -s
 
 The aim is 300,000 per second with full accounting on 64 workers, batches of 64 and 100,000 trajectories. The peer in
-the same interleaved run is the bare SimPy loop: one callback on a `Timeout` per rollout and nothing else, which no model on
-SimPy can beat; the ratio to it is what carries over from one machine to another.
+the same interleaved run is the bare SimPy loop: one callback on a `Timeout` per rollout and nothing else, which no
+model on SimPy can beat; the ratio to it is what carries over from one machine to another.
 """
 
 import time
