@@ -116,12 +116,15 @@ class Whitened:
         reference: `[4, n]` groups that ride along in every call.
         gauge: their advantages in the first call, which is the unit of all others.
         epsilon: of the whitening, in that unit.
+        decimals: that an advantage is good to. An estimator in float32 leaves a residue where there is no spread, and
+            dividing by the spread would make it count.
     """
 
     names: tuple[str, ...]
     reference: Index
     gauge: Array
     epsilon: float
+    decimals: int
 
     @property
     def words(self) -> str:
@@ -137,7 +140,9 @@ class Whitened:
         # and the largest are 0 and 1: sums of a 0/1 reward lie on a grid.
         low, span = x.min(), np.ptp(x)
         epsilon = max(1.0 - float(_variance(float(len(x)), x.sum(), (x**2).sum())), _LEAST) / span**2
-        return cls(names, reference, np.where(found.mask > 0, (found.tokens - low) / span, 0.0), epsilon)
+        decimals = 6 if (x == x.astype(np.float32)).all() else 15
+        gauge = np.where(found.mask > 0, (found.tokens - low) / span, 0.0).round(decimals)
+        return cls(names, reference, gauge, epsilon, decimals)
 
     def parts(self, rows: Rows, index: Index) -> Parts:
         found = rows.weigh(np.concatenate([index, self.reference]))
@@ -149,8 +154,8 @@ class Whitened:
         # weight = l * advantage / denominator: what is left of a weight without its advantage is the loss's own factor.
         steady = np.abs(found.advantages) > 1e-9
         factor = np.divide(found.weights, found.advantages * scale, out=np.zeros_like(found.weights), where=steady)
-        x = np.where(kept, slope * found.tokens + shift, 0.0)
-        lane = np.where(steady, slope * found.advantages + shift, 0.0)
+        x = np.where(kept, slope * found.tokens + shift, 0.0).round(self.decimals)
+        lane = np.where(steady, slope * found.advantages + shift, 0.0).round(self.decimals)
         moments = np.stack([kept.sum(axis=(1, 2)), x.sum(axis=(1, 2)), (x**2).sum(axis=(1, 2))], axis=1)
         u = np.stack([factor * lane, factor])[:, : len(index)]
         return Parts(u, np.concatenate([counts, moments], axis=1)[: len(index)])
