@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,11 +43,15 @@ class Case:
     def run(self, function: Estimator) -> tuple[Tensor, Tensor]:
         """Call `function` by keyword with rewards, mask, index, config and the columns it needs.
 
+        A function that declares no `needs` (a user's own) needs its parameters without a default.
+
         Raises:
             InputError: it needs a column that no case has.
             RunError: it raised.
         """
-        names = ["token_level_rewards", "response_mask", "index", "config", *getattr(function, "needs", ())]
+        names = ["token_level_rewards", "response_mask", "index", "config"]
+        needs = getattr(function, "needs", None)
+        names += [n for n in (_required(function) if needs is None else needs) if n not in names]
         columns = {**self.columns, **_components(self)}
         missing = [n for n in names if n not in columns]
         if missing:
@@ -67,6 +72,13 @@ class Case:
         return Case(
             {n: c[order] if isinstance(c, Tensor) else c[pick] if n == "index" else c for n, c in self.columns.items()}
         )
+
+
+def _required(function: Estimator) -> list[str]:
+    """Parameters without a default."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(function).parameters
+    return [n for n, p in parameters.items() if p.kind in named and p.default is inspect.Parameter.empty]
 
 
 def _components(case: Case) -> dict[str, Any]:

@@ -78,6 +78,68 @@ def test_a_wrong_function_reads_what_is_wrong(written):
     assert any("shape" in f.what for f in report.findings)
 
 
+FORGETS = """
+import torch
+
+
+@torch.no_grad()
+def {name}(token_level_rewards, response_mask, index, **_):
+    scores = token_level_rewards.sum(-1, keepdim=True)
+    advantages = (scores - scores.mean()).expand(response_mask.shape)
+    return advantages, advantages
+"""
+
+
+def test_what_is_seldom_meant_is_said_and_the_nearest_named_even_when_none_agrees(written):
+    path = written("mine", FORGETS.format(name="mine"))
+    report = verify(path)
+    assert report.good, "nothing that every estimator must keep is broken"
+    assert len(report.doubts) == 2
+    assert "not 0 on masked positions" in report.doubts[0]
+    assert "which rows form a group is all the same" in report.doubts[1]
+    assert (report.nearest.other, report.nearest.share) == ("dr_grpo", 0.0)
+    done = subprocess.run([sys.executable, "-m", "labs", "verify", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "doubtful: it takes index" in done.stdout
+    assert "nearest is dr_grpo, equal on none of the batches" in done.stdout
+    assert "all good" not in done.stdout
+
+
+CRITIC = """
+import torch
+from labs.registry import estimators
+
+
+def {name}(token_level_rewards, values, response_mask, **_):
+    return estimators["gae"](token_level_rewards, values, response_mask, 1.0, 1.0)
+"""
+
+
+def test_a_file_without_declared_needs_gets_the_columns_it_names(written):
+    report = verify(written("mine", CRITIC.format(name="mine")))
+    assert report.equals == ["gae"]
+    assert report.measured["critic"] is True
+
+
+def test_nan_for_a_lone_row_is_found(written):
+    rule = "out[rows] = (group - group.mean()) / (group.std() + 1e-6 if len(group) > 1 else 0)"
+    report = verify(written("mine", GROUPED.format(name="mine", rule=rule)))
+    assert [(f.what, f.text) for f in report.findings] == [("a group of one", "gives NaN or inf")]
+    assert report.nearest.other == "grpo"
+
+
+def test_another_file_that_cannot_be_imported_is_passed_over(monkeypatch):
+    real = type(estimators).__getitem__
+
+    def broken(self, name):
+        if name == "opo":
+            raise InputError("opo.py, line 3: SyntaxError")
+        return real(self, name)
+
+    monkeypatch.setattr(type(estimators), "__getitem__", broken)
+    assert verify("dr_grpo").good
+
+
 def test_a_false_declaration_is_found(written):
     text = GROUPED.format(name="mine", rule=POPULATION) + (
         "\nfrom labs.properties import Properties\n"
@@ -123,7 +185,11 @@ def test_find():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("x = 1\n", "no function with the parameters"), (None, "is no file")],
+    [
+        ("x = 1\n", "no function with the parameters"),
+        (None, "is no file"),
+        ("def bad(:\n", r"bad\.py, line 1: SyntaxError: invalid syntax"),
+    ],
 )
 def test_bad_files(written, tmp_path, text, message):
     target = str(tmp_path / "none.py") if text is None else written("bad", text)

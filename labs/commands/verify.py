@@ -33,14 +33,14 @@ def command(target: str, seed: int) -> int:
         click.echo("declares nothing; measured:")
         for name, value in report.measured.items():
             click.echo(f"  {name:<18} {value}")
+    for sentence in report.doubts:
+        click.echo(f"doubtful: {sentence}")
     for other in report.equals:
         click.echo(f"equals {other}: {_first_line(report.kind, other)}")
     if report.nearest is not None:
         nearest = report.nearest
-        click.echo(
-            f"equals no other {report.kind} of the lab; nearest is {nearest.other}, equal on {nearest.share:.0%} "
-            f"of the batches:"
-        )
+        how = f"equal on {nearest.share:.0%} of the batches" if nearest.share else "equal on none of the batches"
+        click.echo(f"equals no other {report.kind} of the lab; nearest is {nearest.other}, {how}:")
         click.echo(f"  {_first_line(report.kind, nearest.other)}")
         _batch(nearest.batch, "  they differ on")
         click.echo(f"    {report.name}: {_shown(nearest.mine)}")
@@ -49,7 +49,8 @@ def command(target: str, seed: int) -> int:
         click.echo(f"recorded rows of verl's {function}: {matched} of {ran} reproduced")
     for sentence in report.mismatches[:5]:
         click.echo(f"  {sentence}")
-    click.echo("\nall good" if report.good else "\nnot good")
+    verdict = "all good" if not report.doubts else "keeps the contract; is what is doubtful what you mean?"
+    click.echo(f"\n{verdict if report.good else 'not good'}")
     return 0 if report.good else 1
 
 
