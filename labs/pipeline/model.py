@@ -106,6 +106,14 @@ class Model:
             every rollout.
     """
 
+    # With more than thirty attributes an object without slots is looked up in a slower way.
+    __slots__ = (
+        "_call", "_done", "buffer", "doing", "env", "exits", "lag_at_bumps", "lag_at_starts", "learner", "left",
+        "meter", "oldest", "plain", "progress", "published", "published_at", "published_steps",
+        "published_versions", "quiet", "rules", "samples", "steps", "stream", "taken", "trainer", "trainer_free",
+        "trajectories", "version", "waiting_area", "waiting_since", "work", "workers",
+    )  # fmt: skip
+
     def __init__(
         self, rules: Rules, work: Workload, learner: Learner | None = None, progress: Progress | None = None,
         plain: bool | None = None,
@@ -259,7 +267,8 @@ class Model:
         self.waiting_since = now
 
     def _renew(self) -> None:
-        self.stream.renew(self.published_steps, self.taken)
+        if self.rules.submission != "open":
+            self.stream.renew(self.published_steps, self.taken)
 
     # The trainer
 

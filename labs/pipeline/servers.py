@@ -6,15 +6,52 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from simpy import Timeout
+from simpy.events import NORMAL
 
 from labs.pipeline.buffer import Unit
-from labs.pipeline.records import ABORTED, CANCELLED, DROPPED, FILTERED, LOST, Exit, Group, Rollout, Ticket, Trajectory
+from labs.pipeline.records import (
+    ABORTED,
+    CANCELLED,
+    DROPPED,
+    FILTERED,
+    LOST,
+    REJECTED,
+    Exit,
+    Group,
+    Rollout,
+    Ticket,
+    Trajectory,
+)
 
 if TYPE_CHECKING:
     from labs.pipeline.model import Model
+
+
+class Flight(Trajectory):
+    """A trajectory that is the SimPy event of its own end: what a `Timeout` for it would hold, without a second object.
+
+    Args:
+        task, worker, start, start_version: of the trajectory.
+        callbacks: called with it when its time has come.
+    """
+
+    __slots__ = ("_ok", "callbacks")
+
+    def __init__(
+        self, task: int, worker: int, start: float, start_version: int, callbacks: list[Callable[[Any], None]]
+    ) -> None:
+        # Not through super(): this runs once per rollout and the call would cost a tenth of the run.
+        self.task = task
+        self.worker = worker
+        self.start = start
+        self.start_version = start_version
+        self.end: float | None = None
+        self.exit: Exit | None = None
+        self.callbacks: list[Callable[[Any], None]] | None = callbacks
+        self._ok = True
 
 
 class Workers:
@@ -28,6 +65,11 @@ class Workers:
         closed: why nothing may start: "" (it may), `drain` or `sync`.
         prefill: simulated worker seconds spent on computing again what a resumed rollout had already.
     """
+
+    __slots__ = (
+        "_capacity", "_concurrency", "_launch", "_limit", "_on", "_wait", "blocked", "closed", "env", "finished",
+        "idle", "making", "meter", "model", "pool", "prefill", "restarting", "rules", "running", "speed",
+    )  # fmt: skip
 
     def __init__(self, model: Model, plain: bool) -> None:
         rules = model.rules
@@ -82,41 +124,57 @@ class Workers:
         attribute look-ups are most of the cost.
         """
         model, env, stream, buffer, idle = self.model, self.env, self.model.stream, self.model.buffer, self.idle
-        seconds, keep, put, batch_size = (
-            model.work.seconds,
+        seconds, keep, put, enough = (
+            self.model.work.seconds,
             model.trajectories.append,
             buffer.put,
             self.rules.batch_size,
         )
-        capacity = self._capacity
+        capacity, schedule = self._capacity, cast("Callable[[Any, int, float], None]", env.schedule)
 
         def start(worker: int) -> None:
             task = stream.started
             stream.started = stream.fresh = task + 1
-            trajectory = Trajectory(task, worker, env._now, model.published)
+            trajectory = Flight(task, worker, env._now, model.published, called)
             keep(trajectory)
-            Timeout(env, seconds[task], trajectory).callbacks.append(finished)
+            schedule(trajectory, NORMAL, seconds[task])
 
-        def finished(timeout: Any) -> None:
-            trajectory = timeout._value
-            trajectory.end = now = env._now
-            size = buffer.size
-            model.waiting_area += size * (now - model.waiting_since)
-            model.waiting_since = now
-            if stream.started < self._limit and size < capacity and not idle:
-                put(trajectory)
-                start(trajectory.worker)
+        def finished(trajectory: Any) -> None:
+            now = trajectory.end = env._now
+            free = model.trainer_free
+            if free and trajectory.start_version < model.oldest:
+                # Too old, and the trainer looks: it never gets into the queue.
+                model.leave([trajectory], REJECTED)
+                size = buffer.size
+                passes = True
+            else:
+                size = buffer.size
+                passes = size < capacity
+                if passes:
+                    model.waiting_area += size * (now - model.waiting_since)
+                    model.waiting_since = now
+                    put(trajectory)
+                    size += 1
+            task = stream.started
+            if passes and task < self._limit and not idle:
+                stream.started = stream.fresh = task + 1
+                successor = Flight(task, trajectory.worker, now, model.published, called)
+                keep(successor)
+                schedule(successor, NORMAL, seconds[task])
             else:
                 self.stop(trajectory.worker)
-                self.deliver(trajectory, trajectory.worker)
-            # While the trainer is free nothing grows older: only this one can be stale, only it can fill a batch.
-            if model.trainer_free and (
-                size >= batch_size - 1 or trajectory.start_version < model.oldest or not self.running
-            ):
+                if passes:
+                    idle.append(trajectory.worker)
+                else:
+                    self._hold(trajectory, trajectory.worker)
+                if free or not self.running or not self.blocked:
+                    model.settle()
+                return
+            # While the trainer is free only a new trajectory can fill a batch.
+            if free and size >= enough:
                 model.settle()
-            elif idle:
-                self.feed()
 
+        called: list[Callable[[Any], None]] = [finished]
         return start, finished
 
     def _start(self, worker: int) -> None:
@@ -152,8 +210,7 @@ class Workers:
         if buffer.size < self._capacity and not self.blocked:
             buffer.put(unit)
         elif rules.on_full == "block":
-            self.blocked.append((unit, worker))
-            self.meter.move(self.pool[worker], self._wait, "queue full")
+            self._hold(unit, worker)
             return
         elif rules.on_full == "drop_oldest":
             self.model.leave([buffer.oldest()], DROPPED)
@@ -162,6 +219,11 @@ class Workers:
             buffer.put(unit)
             self.model.leave([buffer.stalest()], DROPPED)
         self.idle.append(worker)
+
+    def _hold(self, unit: Unit, worker: int) -> None:
+        """A worker keeps its finished unit until there is room."""
+        self.blocked.append((unit, worker))
+        self.meter.move(self.pool[worker], self._wait, "queue full")
 
     def unblock(self) -> bool:
         """Let the worker that has waited longest put down what it holds; False when there is none, or no room."""

@@ -26,6 +26,11 @@ class Stream:
         tasks: how many tasks there are; `requeue="new"` adds more.
     """
 
+    __slots__ = (
+        "_again", "_alive_at_sync", "_at_sync", "_offered", "_open", "_redo", "exited", "fresh", "limit",
+        "returned", "rules", "started", "tasks",
+    )  # fmt: skip
+
     def __init__(self, rules: Rules, tasks: int) -> None:
         self.rules = rules
         self.tasks = self._offered = tasks
