@@ -181,8 +181,10 @@ def find(rows: Rows, n: int, seed: int = 0) -> Form | None:
         return None
     rng = np.random.default_rng(seed)
     shared = _telling(rows, rng, _SHARED, n)
-    # Of different sizes, so that a division by the number of rows does not pass for none.
-    batches = [np.concatenate([shared, draw(rows, rng, extra, n)]) for extra in (3, 1, 4, 2, 5)]
+    # Of different sizes, so that a division by the number of rows does not pass for none; and with ever fewer of the
+    # shared groups, so that whatever picks a few tokens of the whole batch has to pick others.
+    cuts = [(0, 8, 3), (0, 4, 1), (4, 8, 4), (0, 2, 2), (2, 4, 5), (4, 6, 1), (6, 8, 2)]
+    batches = [(slice(i, k), np.concatenate([shared[i:k], draw(rows, rng, extra, n)])) for i, k, extra in cuts]
     forms: list[Form] = [Local(names) for names in _DENOMINATORS]
     reference = _telling(rows, rng, 4, n)
     for names in _DENOMINATORS[:5]:
@@ -198,10 +200,10 @@ def find(rows: Rows, n: int, seed: int = 0) -> Form | None:
     return None
 
 
-def _steady(form: Form, rows: Rows, batches: list[Index]) -> bool:
+def _steady(form: Form, rows: Rows, batches: list[tuple[slice, Index]]) -> bool:
     """Whether groups never feel their neighbours, and the formula gives the weights of a batch of its own."""
     first: Parts | None = None
-    for batch in batches:
+    for cut, batch in batches:
         whole = rows.weigh(batch).weights
         parts = form.parts(rows, batch)
         bound = TOLERANCE * max(np.abs(whole).max(), 1e-12)
@@ -209,9 +211,8 @@ def _steady(form: Form, rows: Rows, batches: list[Index]) -> bool:
         if np.abs(np.tensordot(total, parts.u, 1) - whole).max() > bound:
             return False
         first = parts if first is None else first
-        if not _same(parts.u[:, :_SHARED], first.u[:, :_SHARED]) or not _same(
-            parts.sums[:_SHARED], first.sums[:_SHARED]
-        ):
+        u, own = first.u[:, cut], first.sums[cut]
+        if not _same(parts.u[:, : len(own)], u) or not _same(parts.sums[: len(own)], own):
             return False
     return True
 

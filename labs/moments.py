@@ -35,6 +35,7 @@ from labs.exact_groups import atoms, size
 from labs.exact_rows import Index, Rows
 from labs.exact_sums import TooLargeError, combine
 from labs.policy import Policy
+from labs.registry import environments, losses
 from labs.step import StepConfig
 
 #: Rows (all groups) and whole batches up to which an enumeration is quick.
@@ -301,3 +302,22 @@ def how(environment: Environment, policy: Policy, config: StepConfig, *, group_s
         return f"exact at n = {group_size} ({kinds})"
     most = max(n for n in range(1, group_size) if n == 1 or size(table, found, n) <= ROWS)
     return f"exact up to n = {most}, sampled with an interval beyond ({kinds})"
+
+
+def method(kind: str, name: str, *, group_size: int = 16) -> str:
+    """`how` for an entry of a registry: an `estimator` under the REINFORCE loss, or a `loss` after `grpo`.
+
+    On `arithmetic` with a fixed uneven table; the old policy of a loss is another one than the current, as from the
+    second minibatch on. Other kinds have no moments of their own and give an empty text.
+    """
+    environment = environments["arithmetic"]
+    table = np.sin(1.7 * np.arange(np.prod(environment.policy_shape)) + 0.3).reshape(environment.policy_shape)
+    policy = Policy.of(environment, table)
+    if kind == "estimator":
+        config = StepConfig(estimator=name, loss="reinforce", loss_agg_mode="seq-mean-token-sum")
+        return how(environment, policy, config, group_size=group_size)
+    if kind == "loss":
+        options = {option.rpartition(".")[2]: 1.0 for option in losses[name].meta["properties"].needs_config}
+        config = StepConfig(estimator="grpo", loss=name, loss_options=options)
+        return how(environment, policy, config, group_size=group_size, old=Policy.of(environment, 0.8 * table))
+    return ""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from labs.correction import RolloutCorrectionConfig
 from labs.errors import InputError
 from labs.exact import multisets, probability
-from labs.moments import how, moments
+from labs.moments import how, method, moments
 from labs.policy import Policy
 from labs.registry import environments, estimators
 from labs.step import StepConfig
@@ -313,3 +313,13 @@ def test_multisets_and_their_probabilities():
     assert chances.sum() == pytest.approx(1.0)
     assert chances[(counts == [2, 2, 0]).all(axis=1)] == pytest.approx(6 / 16)
     assert (chances[counts[:, 2] > 0] == 0).all()
+
+
+def test_what_show_says():
+    assert method("estimator", "rloo").startswith("exact at n = 16 (2 coupling classes a task, groups tied by nothing)")
+    assert method("estimator", "reinforce_plus_plus").endswith("(whitening))")
+    # It picks tokens out of the whole batch; off policy that shows.
+    assert method("loss", "kl_cov").startswith("exact for at most")
+    assert method("loss", "clip_cov").startswith("sampled with an interval: the step itself draws")
+    assert method("loss", "dro").startswith("exact at n = 16")
+    assert method("reward", "dapo") == ""

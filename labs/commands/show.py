@@ -63,6 +63,10 @@ def _entry(registry: Registry, name: str) -> None:
     for key, value in meta.items():
         if key != "metrics":
             click.echo(f"{key:<11} {_words(value)}")
+    if registry.kind in ("estimator", "loss"):
+        from labs.moments import method
+
+        click.echo(f"{'moments':<11} {method(registry.kind, name)}")
     if hasattr(entry, "Config"):
         _settings(entry.Config)
     metrics = getattr(entry, "METRICS", meta.get("metrics", ()))
