@@ -7,8 +7,12 @@ both directions: an entry that says `group_shift=False` must change under some s
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from labs.registry import Registry
 
 Credit = Literal["trajectory", "token"]
 Scale = Literal["invariant", "linear", "other"]
@@ -121,3 +125,34 @@ class LossProperties:
     row_order: bool = True
     random: bool = False
     needs_config: tuple[str, ...] = ()
+
+
+def declared(registry: Registry, name: str) -> tuple[tuple[str, ...], Properties | LossProperties | None]:
+    """What entry `name` declares: the columns it needs and its properties (None if it declares none).
+
+    Read from its file without importing it where everything is written out, as it is in the lab's own; else imported.
+    """
+    try:
+        tree = ast.parse(registry.path(name).read_text(encoding="utf-8"))
+        given = next(_decorator(node) for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+        properties = _value(given["properties"]) if "properties" in given else None
+        return _value(given["needs"]) if "needs" in given else (), properties
+    except (StopIteration, SyntaxError, ValueError, TypeError):
+        entry = registry[name]
+        return getattr(entry, "needs", ()), getattr(entry, "meta", {}).get("properties")
+
+
+def _decorator(function: ast.FunctionDef) -> dict[str | None, ast.expr]:
+    """The arguments of `@registry.entry(...)`."""
+    calls = [d for d in function.decorator_list if isinstance(d, ast.Call) and ast.unparse(d.func).endswith(".entry")]
+    return {keyword.arg: keyword.value for call in calls for keyword in call.keywords}
+
+
+def _value(node: ast.expr) -> Any:
+    """A literal, or a declaration made of literals; raises `ValueError` for anything else."""
+    if isinstance(node, ast.Call):
+        made = {c.__name__: c for c in (Properties, LossProperties, Extremes)}.get(ast.unparse(node.func))
+        if made is None or node.args:
+            raise ValueError(ast.unparse(node))
+        return made(**{str(keyword.arg): _value(keyword.value) for keyword in node.keywords})
+    return ast.literal_eval(node)

@@ -9,8 +9,10 @@ import sys
 import pytest
 
 import labs
+from labs.commands.list import table
 from labs.commands.run import command
-from labs.registry import KINDS, commands, experiments
+from labs.properties import declared
+from labs.registry import KINDS, Registry, commands, experiments
 from labs.run import OPTIONS, plain
 from tests.command_line import QUICK, ROOT, environment, files, process, run
 
@@ -314,10 +316,50 @@ class TestOneProgram:
     @pytest.mark.parametrize("kind", sorted(KINDS))
     def test_list(self, kind):
         said = run("list", kind, whole=True)
-        assert [line.split()[0] for line in said.out.splitlines()] == sorted(KINDS[kind])
+        assert [line.split()[0] for line in said.out.split("\n\n")[0].splitlines()] == sorted(KINDS[kind])
         assert json.loads(run("list", kind, "--json", whole=True).out) == {
             n: KINDS[kind].describe(n) for n in KINDS[kind]
         }
+
+    @pytest.mark.parametrize("kind", ["estimators", "losses"])
+    def test_list_prints_what_each_declares(self, kind):
+        rows = run("list", kind, whole=True).out.split("\n\n")[1].splitlines()[1:]
+        assert [row.split()[0] for row in rows[1:]] == sorted(KINDS[kind]), "all of them, below a line of headings"
+        cells = {row.split()[0]: row for row in rows[1:]}
+        if kind == "estimators":
+            assert "critic" in rows[0]
+            assert cells["gae"].split()[1:4] == ["token", "no", "yes"]
+            assert cells["gae"].endswith("values")
+            assert cells["rloo"].split()[1:6] == ["trajectory", "yes", "no", "score", "zero"]
+        else:
+            assert "aggregation" in rows[0]
+            assert cells["kl_cov"].split()[1:4] == ["token", "honoured", "reinforce"]
+
+    def test_the_table_imports_no_entry(self):
+        code = (
+            "import sys; from labs.commands.list import table; from labs.registry import estimators, losses;"
+            "rows = table(estimators) + table(losses);"
+            "print(len(rows) > 40, [m for m in sys.modules if m in ('torch', 'numpy') or m.startswith('labs.adv')])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+        assert done.stdout == "True []\n"
+
+    @pytest.mark.parametrize("kind", ["estimators", "losses"])
+    def test_the_table_says_what_the_entries_carry(self, kind):
+        for name, entry in KINDS[kind].items():
+            assert declared(KINDS[kind], name) == (entry.needs, entry.meta["properties"])
+
+    def test_what_a_file_does_not_write_out_is_imported(self, tmp_path, monkeypatch):
+        (tmp_path / "made_here").mkdir()
+        text = "from labs.properties import Properties\nfrom labs.registry import Registry\nWHO = 'token'\n"
+        entry = "@Registry('estimator', 'made_here').entry({})\ndef {}(**_):\n    pass\n"
+        for name, given in {"odd": "properties=Properties(credit=WHO)", "none": "paper='x'"}.items():
+            (tmp_path / "made_here" / f"{name}.py").write_text(text + entry.format(given, name))
+        (tmp_path / "made_here" / "typo.py").write_text("def typo(:\n")
+        monkeypatch.setattr("labs.registry._ROOT", str(tmp_path))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        rows = table(Registry("estimator", "made_here"))
+        assert [row.split()[:2] for row in rows[1:]] == [["odd", "token"]]
 
     def test_list_everything(self):
         said = run("list", whole=True)
