@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from labs.agent import Logits, evaluate, policy_table, train, trajectory_steps, uniform_logits
-from labs.config import field
+from labs.config import field, spelled
 from labs.enumeration import OutcomeProbabilities, outcome_probabilities, task_classes
 from labs.environment import Environment, score, succeeded
 from labs.errors import InputError
@@ -230,7 +230,7 @@ def run(config: Config, seed: int, progress: Progress | None = None) -> Result:
         summary=_summary(config, before, after, rows[-1]),
         conclusion=_conclusion(before["exact_success_rate"], after["exact_success_rate"]),
         next=(
-            f"python -m labs.run --experiment agent{_settings(config)} --seeds 0-31",
+            f"python -m labs.run --experiment agent{spelled(config)} --seeds 0-31",
             "python -m labs show agent",
         ),
     )
@@ -294,17 +294,6 @@ def _conclusion(before: float, after: float) -> str:
     if after > before + 0.05:
         return f"The agent learned a part of the protocol: {change}."
     return f"The agent did not learn the protocol: {change}."
-
-
-def _settings(config: Config) -> str:
-    """What to type for the same settings."""
-    from labs.config import changed
-
-    def spell(value: Any) -> str:
-        return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()
-
-    pairs = [f"{key}={spell(value)}" for key, value in changed(config).items()]
-    return " --set " + " ".join(pairs) if pairs else ""
 
 
 def figures(results: Sequence[Result]) -> Mapping[str, Figure]:

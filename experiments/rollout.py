@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from labs.config import field
+from labs.config import field, spelled
 from labs.experiment import Progress, Result
 from labs.metrics import Metric
 
@@ -31,11 +31,11 @@ class Config:
     """Settings of the rollout experiment."""
 
     tasks: int = field(96, help="rollouts to run", low=1, high=1_000_000, unit="trajectory")
-    workers: int = field(4, help="rollouts that run at once", low=1, high=100_000)
+    workers: int = field(4, help="rollouts that run at once", unit="worker", low=1, high=100_000)
     batch_size: int = field(8, help="trajectories per training step", low=1, unit="trajectory")
-    training_seconds: float = field(2.0, help="time of one training step", low=0.0, unit="s")
-    duration_mean: float = field(3.0, help="mean time of a rollout before stragglers", above=0.0, unit="s")
-    max_policy_lag: int = field(1, help="versions a trajectory may be behind when it is trained", low=0)
+    training_seconds: float = field(2.0, help="time of one training step", low=0, unit="s")
+    duration_mean: float = field(3.0, help="mean time of a rollout before stragglers", above=0, unit="s")
+    max_policy_lag: int = field(1, help="versions a trajectory may be behind when it is trained", unit="version", low=0)
 
 
 TINY = {"tasks": 16, "workers": 2, "batch_size": 4}
@@ -134,15 +134,20 @@ def run(config: Config, seed: int, progress: Progress | None = None) -> Result:
             f"at ingestion, asynchronous: {lags}" if len(lags) < 100 else f"at ingestion, asynchronous: {lags[:97]}...",
         ],
         conclusion=(
-            f"With at most {config.max_policy_lag} version(s) of lag the asynchronous schedule trains {ratio:.2f} "
-            f"times as many trajectories per second and throws away {away['rejected_stale_trajectories']} "
-            f"of {config.tasks}."
+            f"With at most {config.max_policy_lag} version{'' if config.max_policy_lag == 1 else 's'} of lag the "
+            f"asynchronous schedule trains {ratio:.2f} times as many trajectories per second and throws away "
+            f"{away['rejected_stale_trajectories']} of {config.tasks}."
         ),
-        next=(
-            f"python -m labs.run --experiment rollout --seed {seed} --set max_policy_lag=0",
-            f"python -m labs.run --experiment rollout --seed {seed} --set training_seconds=10",
-        ),
+        next=_next(config, seed),
     )
+
+
+def _next(config: Config, seed: int) -> tuple[str, ...]:
+    """What the same settings give with no lag allowed, with slow training, over many seeds: two that are new."""
+    others = (replace(config, max_policy_lag=0), replace(config, training_seconds=10.0))
+    command = "python -m labs.run --experiment rollout"
+    commands = [f"{command} --seed {seed}{spelled(other)}" for other in others if other != config]
+    return (*commands, f"{command}{spelled(config)} --seeds 0-31")[:2]
 
 
 def _line(name: str, data: Mapping[str, Any]) -> str:
@@ -267,7 +272,7 @@ def _lags(results: Sequence[Result]) -> Figure:
         axes,
         f"How old trajectories are, asynchronous (n = {total:,}, {seeds})",
         "lag when the trainer is free (versions)",
-        "share of all trajectories",
+        "share of all trajectories (1)",
     )
     plots.legend_below(fig, axes)
     return fig
@@ -281,6 +286,8 @@ def _throughput(results: Sequence[Result]) -> Figure:
     fig, (left, right) = plots.figure(1, 2, height=4.2, width_ratios=(3, 2))
     for name, color in zip(SCHEDULES, COLORS, strict=True):
         times, counts = timelines.accepted(first.data[name]["trajectories"])
+        # To the end of the run, which is what throughput divides by: the last rollout may be thrown away.
+        times, counts = [*times, first.data[name]["simulated_seconds"]], [*counts, counts[-1]]
         left.step(times, counts, where="post", color=color, label=name)
     left.set_xlim(left=0)
     left.set_ylim(bottom=0)

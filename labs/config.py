@@ -58,6 +58,18 @@ def changed(config: Any) -> dict[str, Any]:
     return {name: value for name, value in as_dict(config).items() if value != default[name]}
 
 
+def spelled(config: Any) -> str:
+    """What to type for the same settings: ` --set key=value ...`, or nothing where all are the default."""
+
+    def word(value: Any) -> str:
+        if isinstance(value, list):
+            return ",".join(map(word, value))
+        return str(int(value) if isinstance(value, float) and value.is_integer() else value).lower()
+
+    pairs = [f"{key}={word(value)}" for key, value in changed(config).items()]
+    return " --set " + " ".join(pairs) if pairs else ""
+
+
 def fingerprint(experiment: str, config: Any) -> str:
     """Twelve hexadecimal digits that name the configuration: the same for equal settings, however they were given."""
     text = json.dumps([experiment, as_dict(config)], sort_keys=True, separators=(",", ":"))

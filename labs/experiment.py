@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 RESERVED = ("experiment", "seed", "fingerprint", "config", "headline", "summary", "conclusion", "next")
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Result:
     """What one run of an experiment found.
 
@@ -74,6 +74,11 @@ class Result:
         own["next"] = tuple(own.get("next", ()))
         data = {name: value for name, value in document.items() if name not in RESERVED}
         return cls(data=data, metrics=[dict(row) for row in metrics], **own)
+
+    def __repr__(self) -> str:
+        """What a notebook shows: which run, its summary and conclusion; the rows are in the attributes."""
+        which = f"{self.experiment or 'result'}, seed {self.seed}"
+        return "\n".join([which, *self.summary, *([self.conclusion] if self.conclusion else [])])
 
     def figures(self) -> Mapping[str, Figure]:
         """The figures of this run, by name; they show themselves in a notebook."""

@@ -133,7 +133,7 @@ def _run(
         (not results, "--results is empty; give a folder"),
     )
     from labs import jobs as work
-    from labs.config import changed
+    from labs.config import changed, spelled
     from labs.console import Bar, say
     from labs.store import check_folder, check_writable, dumps, lines, write
 
@@ -175,7 +175,7 @@ def _run(
     elif quiet and not text:
         text = f"{done.folder}\n"
     elif not text:
-        text = "\n".join(_summary(done, name, seeds, stored)) + "\n"
+        text = "\n".join(_summary(done, name, seeds, stored, spelled(settings))) + "\n"
     sys.stdout.write(text)
 
 
@@ -191,8 +191,8 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _summary(done: Result | Sweep, name: str, seeds: str | None, stored: bool) -> list[str]:
-    """The numbers that matter, where the files are, and what to type next."""
+def _summary(done: Result | Sweep, name: str, seeds: str | None, stored: bool, same: str) -> list[str]:
+    """The numbers that matter, where the files are, and what to type next; `same` spells the settings."""
     import os
 
     path = done.folder or ""
@@ -203,7 +203,7 @@ def _summary(done: Result | Sweep, name: str, seeds: str | None, stored: bool) -
         following = done.next  # type: ignore[union-attr]
     else:
         words = done.summary
-        following = (f"python -m labs.run --experiment {name} --seed 7", f"python -m labs show {name}")
+        following = (f"python -m labs.run --experiment {name}{same} --seed 7", f"python -m labs show {name}")
     note = ", stored by an earlier run; --fresh computes it again" if stored else ""
     return [
         *words,

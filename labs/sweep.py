@@ -22,7 +22,7 @@ from labs.stats import Interval, t_interval
 from labs.store import RunFolder, dumps, lines, read_rows, write
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class Sweep:
     """The results of many seeds of one configuration, in the order of the seeds."""
 
@@ -46,7 +46,13 @@ class Sweep:
     @property
     def summary(self) -> list[str]:
         """At most five lines: the headline numbers with interval and n."""
-        return [f"{name:<28} {interval}" for name, interval in list(self.headline.items())[:5]]
+        shown = dict(list(self.headline.items())[:5])
+        width = max(map(len, shown), default=0)
+        return [f"{name:<{width}}  {interval}" for name, interval in shown.items()]
+
+    def __repr__(self) -> str:
+        """What a notebook shows: which runs, and the headline numbers over them."""
+        return "\n".join([f"{self.experiment}, seeds {spell(self.seeds)}", *self.summary])
 
     def document(self) -> dict[str, Any]:
         """The full JSON result: the headline over seeds, then every seed's own."""

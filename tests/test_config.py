@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labs.config import as_dict, changed, field, fingerprint
+from labs.config import as_dict, changed, field, fingerprint, spelled
 from labs.errors import InputError
 from labs.settings import allowed, build, parse_pairs, read_file
 from labs.settings import settings as _settings
@@ -139,6 +139,13 @@ def test_what_is_allowed_in_words():
     assert said["limit"] == "an integer at least 0 or none"
     assert said["name"] == "one of a, alpha"
     assert said["sizes"] == "a list, each an integer at least 0"
+
+
+def test_what_is_spelled_reads_back():
+    assert spelled(Config()) == ""
+    config = build(Config, {"count": 4, "rate": 0.25, "sizes": [1, 3], "on": True, "marks": ["x", "y"]})
+    assert spelled(config) == " --set count=4 rate=0.25 on=true sizes=1,3 marks=x,y"
+    assert build(Config, parse_pairs(Config, spelled(config).removeprefix(" --set ").split())) == config
 
 
 def test_fingerprint_names_the_settings_and_not_how_they_were_given():

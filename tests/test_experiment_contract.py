@@ -77,6 +77,8 @@ class TestEvery:
         assert result.conclusion.endswith(".")
         assert len(result.next) == 2
         assert all(line.startswith("python -m labs") for line in result.next)
+        shown = [f"{name}, seed {result.seed}", *result.summary, result.conclusion]
+        assert repr(result) == "\n".join(shown), "what a notebook shows"
 
     def test_figures_from_one_seed_from_many_and_from_what_is_stored(self, name):
         one, two = tiny(name), tiny(name, seed=8)

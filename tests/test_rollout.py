@@ -9,7 +9,7 @@ import pytest
 from experiments import rollout
 from labs.errors import InputError
 from labs.experiment import execute, figures
-from labs.settings import build
+from labs.settings import build, parse_pairs
 
 
 def result(seed=7, **settings):
@@ -155,3 +155,21 @@ def test_the_queue_figure_counts_what_waits():
     for time, length in zip(times, lengths, strict=True):
         assert length == sum(r["end"] <= time < r["ingested"] for r in rows)
     assert timelines.accepted(rows)[1][-1] == 88
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_policy_lag": 0}, {"training_seconds": 10}, {"tasks": 20, "workers": 2}])
+def test_what_it_suggests_next_is_something_else(settings):
+    config = build(rollout.Config, settings)
+    for line in execute("rollout", config, 7).next:
+        pairs = line.partition("--set ")[2].partition(" --seeds")[0].split()
+        suggested = build(rollout.Config, parse_pairs(rollout.Config, pairs))
+        assert ("--seeds" in line) == (suggested == config), line
+        assert suggested.tasks == config.tasks, "the settings of this run are kept"
+
+
+def test_throughput_is_drawn_to_the_end_of_the_run():
+    default = execute("rollout", build(rollout.Config, {}), 7)
+    lines = figures("rollout", [default])["throughput"].axes[0].get_lines()
+    for name, line in zip(rollout.SCHEDULES, lines, strict=True):
+        rate = line.get_ydata()[-1] / line.get_xdata()[-1]
+        assert rate == pytest.approx(default.data[name]["accepted_per_simulated_second"])
