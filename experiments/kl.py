@@ -1,11 +1,11 @@
 """Which KL does a KL penalty descend: k1, k2 and k3, in the reward or in the loss?
 
 The value of an estimator and its gradient are two questions. Values: mean and variance per decision of k1, k2 and k3
-under the policy, exact, at policies further and further from the reference. Gradients: the exact expected gradient that
-a penalty adds to one step, through the step itself, beside the gradients of three divergences: KL of whole trajectories,
-and KL(policy, reference) and KL(reference, policy) summed over the visited rows with the visits held fixed, which leaves
-out where the policy goes. Last, a fixed and an adaptive coefficient train with k1 in the reward: does the adaptive one
-hold its target?
+under the policy, exact, at policies further and further from the reference. Gradients: the exact expectation of
+what a penalty adds to one step, through the step itself, beside the gradients of three divergences: KL of whole
+trajectories; KL(policy, reference) and KL(reference, policy) summed over the visited rows with the visits held fixed,
+which leaves out where the policy goes. Last, a fixed and an adaptive coefficient train with k1 in the reward: does the
+adaptive one hold its target?
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Config:
             raise InputError("successes is empty; it takes at least one")
 
 
-TINY = {"successes": (0.1, 0.3), "updates": 3, "groups_per_update": 4, "group_size": 8, "repeats": 2}
+TINY = {"successes": (0.1, 0.3), "updates": 3, "groups_per_update": 6, "group_size": 16, "repeats": 2}
 CHANGES = {
     "environment": "long_observations",
     "success": 0.5,
@@ -70,7 +70,7 @@ CHANGES = {
     "kl_coef": 0.5,
     "target_kl": 0.01,
     "horizon": 10.0,
-    "groups_per_update": 6,
+    "groups_per_update": 4,
     "group_size": 9,
     "learning_rate": 0.3,
     "repeats": 1,
