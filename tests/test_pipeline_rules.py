@@ -375,6 +375,13 @@ def test_dead_workers_that_stay_dead_end_the_run():
         simulate(Rules(mean_time_to_failure=1.0, restart_seconds=None), [5.0] * 50)
 
 
+def test_a_rollout_longer_than_workers_live_is_named():
+    system = Rules(mean_time_to_failure=1.0, requeue="same")
+    assert any(hazard.startswith("starvation: a rollout much longer than workers live") for hazard in hazards(system))
+    with pytest.raises(StarvationError, match="its worker died every time, after 1 s on average"):
+        simulate(system, [60.0] * 4)
+
+
 def test_pools_have_their_own_speed_and_their_own_account():
     run = simulate(Rules(workers=3, pools=((1, 2.0), (2, 0.5)), ingestion="train"), [4.0] * 40)
     assert {t.end - t.start for t in run.trajectories if t.worker == 0} == {2.0}

@@ -74,6 +74,10 @@ def hazards(rules: Rules) -> list[str]:
         )
     if rules.mean_time_to_failure is not None and rules.restart_seconds is None:
         found.append("deadlock: dead workers never come back, so all of them can be dead")
+    if rules.mean_time_to_failure is not None and rules.requeue != "none":
+        found.append(
+            "starvation: a rollout much longer than workers live is lost every time it is made, and made again"
+        )
     stale = rules.ingestion == "reject" or rules.sweep
     if rules.requeue == "same" and stale:
         found.append(

@@ -376,7 +376,7 @@ class Workers:
             self._kill(rollout)
             if self.rules.requeue == "same":
                 self._gone([rollout], LOST)
-                model.stream.redo(rollout)
+                model.stream.redo(rollout, lost=True)
             else:
                 rollout.group.members.append(rollout)
                 self._cancel(rollout.group, LOST)

@@ -90,8 +90,16 @@ class Stream:
         group.opened += 1
         return Ticket(group.task, group.opened - 1, group.attempt), group
 
-    def redo(self, rollout: Rollout) -> None:
-        """The same sample of a living group starts from scratch."""
+    def redo(self, rollout: Rollout, *, lost: bool = False) -> None:
+        """The same sample of a living group starts from scratch.
+
+        Aborts end, because each of them needs a training step; deaths of workers need not.
+        """
+        if lost and rollout.attempt >= MOST_ATTEMPTS:
+            raise StarvationError(
+                f"starvation: task {rollout.task} was started {rollout.attempt + 1} times and its worker died every "
+                f"time, after {self.rules.mean_time_to_failure:g} s on average"
+            )
         ticket = Ticket(rollout.task, rollout.sample, rollout.attempt + 1)
         self._redo.append((ticket, rollout.group))
 
