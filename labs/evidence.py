@@ -1,0 +1,112 @@
+"""What a training run left behind, whatever the format: what readers (`labs/dumps/`) yield and checks (`labs/checks/`) read.
+
+A reader turns a file into `Step`s, one at a time, so that a file of any size is read in bounded memory. A check is a
+module of `labs/checks/` that is called with each step in turn and keeps what it must remember between steps in a
+dictionary of its own:
+
+- its docstring: the question it answers;
+- `CODE`: where it stands in the course's checklist and among the reports (`"C5"`, `"E3"`); checks run in this order;
+- `NEEDS`: alternatives, each a tuple of names that must all be there (columns, scalars or facts);
+- `UNLOCK`: what to log so that the check can run, in one sentence;
+- `check(step, memory) -> Iterator[Finding]`, and optionally `finish(memory) -> Iterator[Finding]` after the last step;
+- `BAD` and `GOOD`: examples by name, each a function without arguments that returns a list of steps, made by the lab
+  with the fault switched on or off; the check must fire on every bad one and be silent on every good one;
+- optionally `reproduce(finding) -> dict | None`: the smallest settings of an experiment of the lab that show the
+  same fault, as `{"experiment": NAME, "set": {key: value}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: `certain`: arithmetic on the file proves it. `likely`: the usual cause of what was seen. `possible`: worth a look.
+Sure = Literal["certain", "likely", "possible"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """The place of a finding; what is not known or does not apply is None. Rows and tokens count from 0, lines from 1."""
+
+    file: str | None = None
+    line: int | None = None
+    step: int | None = None
+    row: int | None = None
+    token: int | None = None
+
+    def __str__(self) -> str:
+        """`rollout/12.jsonl line 3, step 12, row 2, token 7`."""
+        head = " ".join(
+            [*([self.file] if self.file else []), *([f"line {self.line}"] if self.line is not None else [])]
+        )
+        rest = [f"{name} {value}" for name in ("step", "row", "token") if (value := getattr(self, name)) is not None]
+        return ", ".join([*([head] if head else []), *rest])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        check: the check's name, filled in by `labs.diagnosis`.
+        what: what was seen, in one sentence with its numbers.
+        where: the first place it was seen.
+        share: how much of the batch, as `3 of 12 groups (25 %)`.
+        why: why it matters, in one sentence.
+        advice: what to try, in one sentence.
+        sure: see `Sure`.
+        numbers: the numbers of the sentence, by name, for machines and for `reproduce`.
+    """
+
+    what: str
+    where: Where
+    share: str
+    why: str
+    advice: str
+    sure: Sure
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    check: str = ""
+
+
+@dataclass(kw_only=True, eq=False)
+class Step:
+    """What one training step left.
+
+    Attributes:
+        source: the file it came from.
+        format: the reader's name.
+        step: the training step, None when the file does not say.
+        rows: B; 0 when there are only scalars.
+        columns: by verl's name, `[B]` (numbers, or `object` for text) or `[B, T]`, padded on the right with mask 0.
+            `uid` (group id), `prompt`, `output`, `gts`, `score` (sum of `rm_scores`), `session`, `index`, `parts/<name>`
+            (a reward part), `length`, `finish_reason` (`stop`, `length`, `abort`), `version`, `advantage` (one a row),
+            and the tensors under the names of `labs.batch.TokenBatch`.
+        scalars: logged numbers under verl's names (`critic/advantages/max`); other libraries' names stand as logged.
+        facts: what the file or the user states: `n` (group size), `estimator`, `loss_mode`, `max_response_length`,
+            `beta`, `actions` (size of the action space), `validation` (True when it is not training data).
+        lines: the line of each row in its file, from 1.
+        found: what the reader itself found wrong with the file.
+    """
+
+    source: str
+    format: str
+    step: int | None = None
+    rows: int = 0
+    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+    scalars: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    lines: NDArray[Any] | None = None
+    found: list[Finding] = field(default_factory=list)
+
+    def has(self, *names: str) -> bool:
+        """True when every name is a column, a scalar or a fact of this step."""
+        return all(name in self.columns or name in self.scalars or name in self.facts for name in names)
+
+    def at(self, row: int | None = None, token: int | None = None) -> Where:
+        """The place of a row, and of a token of it, in this step."""
+        line = int(self.lines[row]) if self.lines is not None and row is not None else None
+        return Where(file=self.source, line=line, step=self.step, row=row, token=token)
