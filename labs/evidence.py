@@ -1,4 +1,4 @@
-"""What a training run left behind, whatever the format: what readers (`labs/dumps/`) yield and checks (`labs/checks/`) read.
+"""What a training run left behind, in any format: readers (`labs/dumps/`) yield it, checks (`labs/checks/`) use it.
 
 A reader turns a file into `Step`s, one at a time, so that a file of any size is read in bounded memory. A check is a
 module of `labs/checks/` that is called with each step in turn and keeps what it must remember between steps in a
@@ -30,7 +30,7 @@ Sure = Literal["certain", "likely", "possible"]
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """The place of a finding; what is not known or does not apply is None. Rows and tokens count from 0, lines from 1."""
+    """The place of a finding; None where it does not apply. Rows and tokens count from 0, lines from 1."""
 
     file: str | None = None
     line: int | None = None
@@ -82,8 +82,9 @@ class Step:
         step: the training step, None when the file does not say.
         rows: B; 0 when there are only scalars.
         columns: by verl's name, `[B]` (numbers, or `object` for text) or `[B, T]`, padded on the right with mask 0.
-            `uid` (group id), `prompt`, `output`, `gts`, `score` (sum of `rm_scores`), `session`, `index`, `parts/<name>`
-            (a reward part), `length`, `finish_reason` (`stop`, `length`, `abort`), `version`, `advantage` (one a row),
+            `uid` (group id), `prompt`, `output`, `gts`, `score` (sum of `rm_scores`), `session`, `index`,
+            `parts/<name>` (a reward part), `length`, `finish_reason` (`stop`, `length`, `abort`), `version`,
+            `advantage` (one a row),
             and the tensors under the names of `labs.batch.TokenBatch`.
         scalars: logged numbers under verl's names (`critic/advantages/max`); other libraries' names stand as logged.
         facts: what the file or the user states: `n` (group size), `estimator`, `loss_mode`, `max_response_length`,
