@@ -107,6 +107,7 @@ METRICS = (
     Metric(
         name="success_rate",
         **_RATE,
+        better="higher",
         formula="right / held-out episodes, after training",
         scope="run",
         text="One draw: with 400 episodes its standard deviation is 0.009.",
@@ -114,11 +115,18 @@ METRICS = (
     Metric(
         name="exact_success_rate",
         **_RATE,
+        better="higher",
         formula="probability of success of the trained policy on the held-out tasks, by enumeration",
         scope="run",
         text="What success_rate estimates; families equally likely, operands uniform.",
     ),
-    Metric(name="invalid_rate", **_RATE, formula="ended by an invalid action / held-out episodes", scope="run"),
+    Metric(
+        name="invalid_rate",
+        **_RATE,
+        formula="ended by an invalid action / held-out episodes",
+        scope="run",
+        better="lower",
+    ),
     Metric(name="mean_actions", unit="1", formula="decisions / held-out episodes", low=1, scope="run"),
 )
 

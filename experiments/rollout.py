@@ -52,6 +52,7 @@ METRICS = (
     Metric(
         name="accepted_throughput_ratio",
         unit="1",
+        better="higher",
         formula="asynchronous / synchronous accepted_per_simulated_second",
         low=0.0,
         scope="run",

@@ -26,6 +26,7 @@ class Metric:
         healthy: the range in which a run is usually fine, in words ("" where there is none).
         scope: what it is computed over: token, row, group, batch, update, run.
         text: one sentence a reader who does not know the number needs.
+        better: "higher" or "lower" where one of them is what everybody wants; a comparison then says who is better.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Metric:
     healthy: str = ""
     scope: str = "batch"
     text: str = ""
+    better: str = ""
 
     def holds(self, value: float, slack: float = 0.0) -> bool:
         """True when `value` lies in the declared range, widened by `slack` for rounding (NaN never does)."""

@@ -154,14 +154,16 @@ def __getattr__(name: str) -> Any:
 
     rate: dict[str, Any] = {"unit": "1", "low": 0.0, "high": 1.0, "scope": "run"}
     own = (
-        Metric(name="success_rate", **rate, formula="right / held-out episodes, after training"),
-        Metric(name="invalid_rate", **rate, formula="ended by an invalid action / held-out episodes"),
-        Metric(name="timeout_rate", **rate, formula="cut by the step limit / held-out episodes"),
+        Metric(name="success_rate", **rate, better="higher", formula="right / held-out episodes, after training"),
+        Metric(name="invalid_rate", **rate, better="lower", formula="ended by an invalid action / held-out episodes"),
+        Metric(name="timeout_rate", **rate, better="lower", formula="cut by the step limit / held-out episodes"),
         Metric(name="mean_actions", unit="1", formula="decisions / held-out episodes", low=0, scope="run"),
-        Metric(name="mean_score", unit="reward", formula="mean of the verifier's score, held out", scope="run"),
-        Metric(name="exact_final_success_rate", **rate, text="What success_rate estimates.",
+        Metric(name="mean_score", unit="reward", formula="mean of the verifier's score, held out", scope="run",
+               better="higher"),
+        Metric(name="exact_final_success_rate", **rate, better="higher", text="What success_rate estimates.",
                formula="probability of success of the trained policy on the held-out tasks, by enumeration"),
-        Metric(name="exact_final_score", unit="reward", formula="its expected score, by enumeration", scope="run"),
+        Metric(name="exact_final_score", unit="reward", formula="its expected score, by enumeration", scope="run",
+               better="higher"),
     )  # fmt: skip
     entries = [m for n in losses for m in losses[n].meta.get("metrics", ())]
     options = [m for option in OPTIONS for m in option_metrics(option)]
