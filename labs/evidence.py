@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: `certain`: arithmetic on the file proves it. `likely`: the usual cause of what was seen. `possible`: worth a look.
 Sure = Literal["certain", "likely", "possible"]
 
+#: `fault`: something is wrong. `note`: worth knowing and not wrong; it never makes `diagnose` exit with 1.
+Kind = Literal["fault", "note"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
@@ -49,9 +52,10 @@ class Where:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong.
+    """One thing that is wrong, or worth knowing.
 
     Attributes:
+        kind: see `Kind`; "silent" and "fires" speak of faults alone.
         check: the check's name, filled in by `labs.diagnosis`.
         what: what was seen, in one sentence with its numbers.
         where: the first place it was seen.
@@ -70,6 +74,7 @@ class Finding:
     sure: Sure
     numbers: Mapping[str, float] = field(default_factory=dict)
     check: str = ""
+    kind: Kind = "fault"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -83,14 +88,18 @@ class Step:
         rows: B; 0 when there are only scalars.
         columns: by verl's name, `[B]` (numbers, or `object` for text) or `[B, T]`, padded on the right with mask 0.
             `uid` (group id), `prompt`, `output`, `gts`, `score` (sum of `rm_scores`), `session`, `index`,
-            `parts/<name>` (a reward part), `length`, `finish_reason` (`stop`, `length`, `abort`), `version`,
-            `advantage` (one a row),
+            `parts/<name>` (a reward part), `length` (tokens), `characters` (of the output, where tokens are unknown),
+            `finish_reason` (`stop`, `length`, `abort`), `version`, `advantage` (one a row), `duration` and `accepted`
+            (of a rollout), `micro_batch` (number of the part of the batch that the row was in), `log_prob` and
+            `entropy` (of the current policy), `tool_mask` and `completion_mask` (TRL's),
             and the tensors under the names of `labs.batch.TokenBatch`.
         scalars: logged numbers under verl's names (`critic/advantages/max`); other libraries' names stand as logged.
         facts: what the file or the user states: `n` (group size), `estimator`, `loss_mode`, `max_response_length`,
-            `beta`, `actions` (size of the action space), `validation` (True when it is not training data).
+            `beta`, `actions` (size of the action space), `validation` (True when it is not training data),
+            `loss_agg_mode`, `eos` and `pad` (token ids), `overlong_buffer`, `max_lag`, `kl_loss_type`.
         lines: the line of each row in its file, from 1.
         found: what the reader itself found wrong with the file.
+        notes: what the reader assumed or left out, and what the user may state, in sentences.
     """
 
     source: str
@@ -102,6 +111,7 @@ class Step:
     facts: dict[str, Any] = field(default_factory=dict)
     lines: NDArray[Any] | None = None
     found: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def has(self, *names: str) -> bool:
         """True when every name is a column, a scalar or a fact of this step."""
