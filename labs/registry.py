@@ -238,6 +238,8 @@ environments = Registry("environment", "envs")
 experiments = Registry("experiment", "experiments", whole=True, needs=("Config", "run", "figures"))
 exercises = Registry("exercise", "labs.exercises", whole=True)
 checks = Registry("check", "labs.checks", whole=True)
+dumps = Registry("format", "labs.dumps", whole=True, needs=("recognise", "read"))
+exports = Registry("export", "labs.exports")
 commands = Registry("command", "labs.commands", whole=True)
 
 #: The registries a user can list, by the plural that `labs list` takes.
@@ -250,4 +252,6 @@ KINDS: dict[str, Registry] = {
     "experiments": experiments,
     "exercises": exercises,
     "checks": checks,
+    "formats": dumps,
+    "exports": exports,
 }

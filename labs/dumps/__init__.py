@@ -1,0 +1,1 @@
+"""Readers of what training runs leave behind, one file a format: `recognise(source)` and `read(source)`."""

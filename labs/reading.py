@@ -1,0 +1,129 @@
+"""Which reader of `labs/dumps/` takes a file, and the steps of many files.
+
+A reader is a file of `labs/dumps/`: its docstring says what the format is, and it defines
+
+- `recognise(source) -> bool`: whether this is its format, judged by content (a name only where content cannot tell);
+- `read(source) -> Iterator[labs.evidence.Step]`, lazily;
+- `LOG`: what to switch on in that software to get a column or scalar that the format lacks, by name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from labs.errors import InputError
+from labs.evidence import Finding, Step, Where
+from labs.registry import dumps
+from labs.sources import Source
+
+#: What folders of runs hold beside data.
+_IGNORED = (".png", ".svg", ".html", ".md", ".py", ".yaml", ".yml", ".part", ".tmp")
+
+
+def _natural(path: str) -> list[Any]:
+    """Numbers in names count as numbers: `2.jsonl` before `10.jsonl`."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", path) if part]
+
+
+def expand(paths: Sequence[str]) -> list[tuple[str, bool]]:
+    """Every file (or folder that is one run of the lab) to read, and whether it was named by the user.
+
+    Raises:
+        InputError: a path that does not exist, or a folder without files.
+    """
+    found: list[tuple[str, bool]] = []
+    for path in paths:
+        if path == "-" or (os.path.exists(path) and not os.path.isdir(path)):
+            found.append((path, True))
+            continue
+        if not os.path.isdir(path):
+            raise InputError(f"there is no file or folder {path}")
+        here: list[str] = []
+        for folder, inside, names in os.walk(path):
+            inside[:] = [name for name in inside if not name.startswith(".")]
+            if {"result.json", "config.json"} <= set(names):
+                inside[:] = []
+                here.append(folder)
+            else:
+                here += [os.path.join(folder, n) for n in names if not n.startswith(".") and not n.endswith(_IGNORED)]
+        if not here:
+            raise InputError(f"{path} holds no file to read")
+        found += [(name, name == path) for name in sorted(here, key=_natural)]
+    return found
+
+
+def reader_of(source: Source) -> tuple[str, Any]:
+    """Name and module of the reader that takes a source.
+
+    Raises:
+        InputError: empty, or in no format that the lab reads.
+    """
+    if not source.folder and not source.head.strip(b"\xef\xbb\xbf \t\r\n\0"):
+        raise InputError(f"{source.shown} is empty")
+    for name in dumps:
+        module = dumps[name]
+        if module.recognise(source):
+            return name, module
+    raise InputError(f"{source.shown} is in no format that the lab reads: {', '.join(dumps)}")
+
+
+def read(
+    paths: Sequence[str], facts: dict[str, Any] | None = None, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Step]:
+    """The steps of all files, in the order of their numbers; what is wrong with a file comes with its last step.
+
+    A file among several that cannot be read becomes a finding; a file of a folder in an unknown format a note.
+
+    Raises:
+        InputError: nothing can be read at all.
+    """
+    files = expand(paths)
+    sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path, _ in files]
+    first: InputError | None = None
+    passed: list[Finding] = []
+    yielded = False
+    for i, (path, named) in enumerate(files):
+        report = _report(progress, sum(sizes[:i]), sum(sizes)) if progress is not None else None
+        try:
+            for step in _steps(path, facts or {}, report):
+                yielded = True
+                yield step
+        except InputError as error:
+            first = first or error
+            if named or "no format" not in str(error):
+                passed.append(_unread(path, str(error)))
+    if first is not None and not yielded:
+        raise first
+    if passed:
+        yield Step(source=str(passed[0].where.file), format="file", found=passed)
+
+
+def _steps(path: str, facts: dict[str, Any], progress: Callable[[int], None] | None) -> Iterator[Step]:
+    """The steps of one file, then one without rows that holds what is wrong with its lines, if anything is."""
+    source = Source(path, progress)
+    source.facts = dict(facts)
+    name, module = reader_of(source)
+    empty = True
+    for step in module.read(source):
+        empty = False
+        step.facts = {**source.facts, **step.facts}
+        yield step
+    found = source.faults.findings()
+    if empty:
+        raise InputError(f"{source.shown} holds nothing that {name} can use{f': {found[0].what}' if found else ''}")
+    if found:
+        yield Step(source=source.shown, format=name, found=found)
+
+
+def _report(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int], None]:
+    return lambda seen: progress(before + seen, total)
+
+
+def _unread(path: str, sentence: str) -> Finding:
+    return Finding(
+        check="file", what=f"the file was not read: {sentence}", where=Where(file=path), share="1 file",
+        why="what it holds is missing from every count", advice="write it again, or leave it out", sure="certain",
+    )  # fmt: skip
