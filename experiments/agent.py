@@ -75,7 +75,13 @@ CHANGES = {
 _RATE: Any = {"unit": "1", "low": 0.0, "high": 1.0}
 METRICS = (
     Metric(name="update", unit="1", formula="number of the policy update", low=1, scope="run"),
-    Metric(name="train_success_rate", **_RATE, formula="right / trajectories of the update", scope="batch"),
+    Metric(
+        name="train_success_rate",
+        **_RATE,
+        formula="right / trajectories of the update",
+        scope="batch",
+        verl="critic/score/mean",
+    ),
     Metric(name="train_invalid_rate", **_RATE, formula="ended by an invalid action / trajectories", scope="batch"),
     Metric(name="train_mean_actions", unit="1", formula="decisions / trajectories", low=1, scope="batch"),
     Metric(

@@ -27,6 +27,7 @@ class Metric:
         scope: what it is computed over: token, row, group, batch, update, run.
         text: one sentence a reader who does not know the number needs.
         better: "higher" or "lower" where one of them is what everybody wants; a comparison then says who is better.
+        verl: verl's name of the same number where the lab calls it otherwise; exports use it.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Metric:
     scope: str = "batch"
     text: str = ""
     better: str = ""
+    verl: str = ""
 
     def holds(self, value: float, slack: float = 0.0) -> bool:
         """True when `value` lies in the declared range, widened by `slack` for rounding (NaN never does)."""
