@@ -75,8 +75,18 @@ class Diagnosis:
 
     @property
     def clean(self) -> bool:
-        """Nothing was found."""
-        return not self.kinds
+        """No fault was found; notes do not count."""
+        return not self.faults
+
+    @property
+    def faults(self) -> list[Kind]:
+        """The kinds of findings that are faults."""
+        return [kind for kind in self.kinds if kind.findings[0].kind == "fault"]
+
+    @property
+    def remarks(self) -> list[Kind]:
+        """The kinds of findings that are worth knowing and not wrong."""
+        return [kind for kind in self.kinds if kind.findings[0].kind == "note"]
 
     def document(self) -> dict[str, Any]:
         """JSON types; numbers that JSON has not stay out."""
@@ -117,7 +127,7 @@ class Examination:
         self._facts = {name: value for name, value in (facts or {}).items() if value is not None}
         self._checks = {name: checks[name] for name in ordered()}
         self._memory: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
-        self._kinds: dict[tuple[str, str], Kind] = {}
+        self._kinds: dict[tuple[str, str, str], Kind] = {}
         self._notes: dict[str, list[int | None]] = {}
         self._sources: set[str] = set()
         self._made = Diagnosis(facts=dict(self._facts))
@@ -179,9 +189,8 @@ class Examination:
     def _keep(self, name: str, finding: Finding, step: int | None) -> None:
         """Count a finding under its kind: the same check with the same advice, numbers apart."""
         code = self._checks[name].CODE if name in self._checks else ""
-        kind = self._kinds.setdefault(
-            (name, re.sub(r"[\d.]+", "#", finding.advice)), Kind(check=name, code=code, steps=(step, step))
-        )
+        key = (name, finding.kind, re.sub(r"[\d.]+", "#", finding.advice))
+        kind = self._kinds.setdefault(key, Kind(check=name, code=code, steps=(step, step)))
         kind.count += 1
         kind.steps = (kind.steps[0] if kind.steps[0] is not None else step, step if step is not None else kind.steps[1])
         if len(kind.findings) < KEPT:

@@ -7,16 +7,18 @@ from typing import Any
 import click
 
 _WIDTH = 110
+#: What --state takes, and the type of each.
+_STATES: dict[str, Any] = {
+    "estimator": str, "loss_mode": str, "loss_agg_mode": str, "kl_loss_type": str, "beta": float, "actions": int,
+    "eos": int, "pad": int, "overlong_buffer": int, "max_lag": int,
+}  # fmt: skip
 
 
 @click.command(short_help=__doc__, context_settings={"max_content_width": _WIDTH})
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--n", type=click.IntRange(min=1), help="Group size, where the file has no group id.")
 @click.option("--max-response-length", type=click.IntRange(min=1), help="Longest response the run allowed, in tokens.")
-@click.option("--estimator", help="Advantage estimator of the run.", metavar="NAME")
-@click.option("--loss-mode", help="Policy loss of the run.", metavar="NAME")
-@click.option("--beta", type=float, help="Coefficient of the KL penalty.")
-@click.option("--actions", type=click.IntRange(min=2), help="Size of the action space, for the entropy.")
+@click.option("--state", "stated", multiple=True, metavar="KEY=VALUE", help="Another fact about the run (see below).")
 @click.option("--validation/--training", default=None, help="What the rows are, where the file does not tell.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON document.")
 @click.option("--show", type=click.Choice(["worst", "odd", "same"]), help="Print rows too, chosen for a reason.")
@@ -24,11 +26,21 @@ _WIDTH = 110
 @click.option("--reproduce", is_flag=True, help="Run the smallest configuration of the lab with the same fault.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def command(
-    paths: tuple[str, ...], as_json: bool, show: str | None, k: int, reproduce: bool, quiet: bool, **facts: Any
+    paths: tuple[str, ...],
+    stated: tuple[str, ...],
+    as_json: bool,
+    show: str | None,
+    k: int,
+    reproduce: bool,
+    quiet: bool,
+    **options: Any,
 ) -> int:
     """Diagnose PATH...: files, folders of steps, runs of the lab, or - for text on standard input.
 
-    Exit code 0: nothing found; 1: findings; 2: nothing could be read.
+    Exit code 0: no fault; 1: faults; 2: nothing could be read.
+
+    --state takes estimator, loss_mode, loss_agg_mode, kl_loss_type (names), beta (number), actions, eos, pad,
+    overlong_buffer, max_lag (integers).
     """
     from labs.console import Bar
     from labs.diagnosis import Examination
@@ -36,11 +48,11 @@ def command(
     from labs.shown_rows import Showcase
     from labs.store import dumps
 
-    stated = {name: value for name, value in facts.items() if value is not None}
+    facts = {**_facts(stated), **{name: value for name, value in options.items() if value is not None}}
     bar = Bar(quiet)
-    examination, showcase = Examination(stated), Showcase(show, k) if show else None
+    examination, showcase = Examination(facts), Showcase(show, k) if show else None
     try:
-        for step in read(paths, stated, bar):
+        for step in read(paths, facts, bar):
             examination.look(step)
             if showcase is not None:
                 showcase.look(step)
@@ -59,41 +71,66 @@ def command(
     return 0 if done.clean else 1
 
 
+def _facts(stated: tuple[str, ...]) -> dict[str, Any]:
+    """The pairs of --state, with their types."""
+    from labs.errors import InputError, one_of
+
+    made: dict[str, Any] = {}
+    for pair in stated:
+        key, _, text = pair.partition("=")
+        if key not in _STATES:
+            raise one_of("--state", key, list(_STATES))
+        try:
+            made[key] = _STATES[key](text)
+        except ValueError:
+            raise InputError(f"--state {pair}: {key} takes a value like {key}={_STATES[key]('1')}") from None
+    return made
+
+
 def _print(done: Any, runs: list[dict[str, Any]]) -> None:
     """The findings, then what ran, what could not and why."""
-    read = ", ".join(f"{name} ({count} steps)" for name, count in done.formats.items()) or "nothing"
-    click.echo(f"read {read}: {done.rows:,} rows of {done.steps} steps in {done.sources} files")
+    read = ", ".join(f"{name} ({_many(count, 'step')})" for name, count in done.formats.items()) or "nothing"
+    click.echo(f"read {read}: {_many(done.rows, 'row')} in {_many(done.sources, 'file')}")
     for note in done.notes:
         _wrapped(note, "note  ")
-    for kind in done.kinds:
+    for kind in [*done.faults, *done.remarks]:
         first = kind.findings[0]
-        name = f"{kind.code} {kind.check}".strip()
-        click.echo(f"\n{name}: {'warning' if first.sure == 'possible' else 'FAIL'} ({first.sure})")
+        verdict = "note" if first.kind == "note" else f"FAIL ({first.sure})"
+        click.echo(f"\n{f'{kind.code} {kind.check}'.strip()}: {verdict}")
         _wrapped(first.what, "  what   ")
-        _wrapped(str(first.where), "  where  ")
-        _wrapped(first.share, "  share  ")
-        _wrapped(first.why, "  why    ")
-        _wrapped(first.advice, "  try    ")
+        for lead in ("where", "share", "why", "advice"):
+            text = str(getattr(first, lead))
+            if text:
+                _wrapped(text, f"  {'try' if lead == 'advice' else lead:<5}  ")
         for other in kind.findings[1:]:
             _wrapped(f"{other.where}: {other.what}", "  also   ")
         if kind.count > len(kind.findings):
-            more = kind.count - len(kind.findings)
             steps = f", steps {kind.steps[0]} to {kind.steps[1]}" if kind.steps[0] != kind.steps[1] else ""
-            click.echo(f"  also   {more} more like it{steps}")
+            click.echo(f"  also   {kind.count - len(kind.findings)} more like it{steps}")
     for run in runs:
         click.echo("")
         _wrapped(run["command"], f"reproduces {run['check']}: ")
         for line in run["lines"]:
             _wrapped(line, "  ")
     click.echo("")
-    codes = {kind.check for kind in done.kinds}
-    _wrapped(", ".join(f"{name}{' !' if name in codes else ''}" for name in done.ran) or "no check", "ran       ")
+    failing = {kind.check for kind in done.faults}
+    _wrapped(", ".join(f"{name} (!)" if name in failing else name for name in done.ran) or "no check", "ran     ")
     for unchecked in done.unchecked:
-        _wrapped(unchecked.unlock, f"could not {unchecked.code} {unchecked.check}: ")
+        _wrapped(unchecked.unlock, f"not run {unchecked.code} {unchecked.check}: ")
     for name, error in done.failed.items():
-        _wrapped(f"{error} (a bug of the lab: please report it)", f"failed    {name}: ")
-    total = sum(kind.count for kind in done.kinds)
-    click.echo(f"\n{'nothing found' if done.clean else f'{total} findings of {len(done.kinds)} kinds'}")
+        _wrapped(f"{error} (a bug of the lab: please report it)", f"broke   {name}: ")
+    click.echo(f"\n{_verdict(done)}")
+
+
+def _verdict(done: Any) -> str:
+    if done.clean:
+        return "nothing wrong found"
+    total = sum(kind.count for kind in done.faults)
+    return f"{_many(total, 'fault')} of {_many(len(done.faults), 'kind')}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _wrapped(text: str, lead: str) -> None:
@@ -107,4 +144,4 @@ def _reproduced(done: Any) -> list[dict[str, Any]]:
     """For the first finding of every kind that names one: write, run and sum up the smallest configuration."""
     from labs.reproduction import reproduce
 
-    return [run for kind in done.kinds for run in [reproduce(kind.findings[0])] if run is not None]
+    return [run for kind in done.faults for run in [reproduce(kind.findings[0])] if run is not None]
