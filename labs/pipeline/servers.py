@@ -20,38 +20,14 @@ from labs.pipeline.records import (
     LOST,
     REJECTED,
     Exit,
+    Flight,
     Group,
     Rollout,
     Ticket,
-    Trajectory,
 )
 
 if TYPE_CHECKING:
     from labs.pipeline.model import Model
-
-
-class Flight(Trajectory):
-    """A trajectory that is the SimPy event of its own end: what a `Timeout` for it would hold, without a second object.
-
-    Args:
-        task, worker, start, start_version: of the trajectory.
-        callbacks: called with it when its time has come.
-    """
-
-    __slots__ = ("_ok", "callbacks")
-
-    def __init__(
-        self, task: int, worker: int, start: float, start_version: int, callbacks: list[Callable[[Any], None]]
-    ) -> None:
-        # Not through super(): this runs once per rollout and the call would cost a tenth of the run.
-        self.task = task
-        self.worker = worker
-        self.start = start
-        self.start_version = start_version
-        self.end: float | None = None
-        self.exit: Exit | None = None
-        self.callbacks: list[Callable[[Any], None]] | None = callbacks
-        self._ok = True
 
 
 class Workers:

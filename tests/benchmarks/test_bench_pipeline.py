@@ -20,9 +20,8 @@ from simpy.events import NORMAL, URGENT
 
 from labs.pipeline.accounting import Run
 from labs.pipeline.model import simulate
-from labs.pipeline.records import ACCEPTED, REJECTED, Exit
+from labs.pipeline.records import ACCEPTED, REJECTED, Exit, Flight
 from labs.pipeline.rules import Rules
-from labs.pipeline.servers import Flight
 from labs.pipeline.workload import Workload, course_durations
 
 DURATIONS = course_durations(100_000, 3.0, 7)
