@@ -44,10 +44,16 @@ class Config:
     entropy_coefficient: float = field(0.01, help="weight of the mean entropy of the policy's rows", low=0, high=1000)
     evaluation_episodes: int = field(400, help="held-out tasks, before and after", unit="episode", low=1)
     train_operands: tuple[int, ...] | None = field(
-        None, help="smallest and largest operand in training; none is the environment's own", low=-(10**6), high=10**6
+        None,
+        help="two numbers, smallest,largest operand in training; none is the environment's own",
+        low=-(10**6),
+        high=10**6,
     )
     evaluation_operands: tuple[int, ...] | None = field(
-        None, help="smallest and largest held-out operand; none is the environment's own", low=-(10**6), high=10**6
+        None,
+        help="two numbers, smallest,largest held-out operand; none is the environment's own",
+        low=-(10**6),
+        high=10**6,
     )
 
     def check(self) -> None:

@@ -198,11 +198,10 @@ def _summary(done: Result | Sweep, name: str, seeds: str | None, stored: bool, s
     path = done.folder or ""
     figures = os.path.join(path, "figures")
     count = len(os.listdir(figures)) if os.path.isdir(figures) else 0
+    words = [*done.summary, done.conclusion] if done.conclusion else done.summary
     if seeds is None:
-        words = [*done.summary, done.conclusion] if done.conclusion else done.summary  # type: ignore[union-attr]
         following = done.next  # type: ignore[union-attr]
     else:
-        words = done.summary
         following = (f"python -m labs.run --experiment {name}{same} --seed 7", f"python -m labs show {name}")
     note = ", stored by an earlier run; --fresh computes it again" if stored else ""
     return [

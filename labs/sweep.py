@@ -50,9 +50,24 @@ class Sweep:
         width = max(map(len, shown), default=0)
         return [f"{name:<{width}}  {interval}" for name, interval in shown.items()]
 
+    @property
+    def conclusion(self) -> str:
+        """The first headline number over the seeds, and the seeds where it was lowest and highest."""
+        if not self.results[0].headline:
+            return ""
+        name, interval = next(iter(self.headline.items()))
+        if interval.low is None:
+            return f"{name} is {interval.value:.4g} for one seed, which says nothing about others"
+        by = sorted(self.results, key=lambda result: result.headline[name])
+        low, high = ((result.headline[name], result.seed) for result in (by[0], by[-1]))
+        return (
+            f"{name} is {interval.value:.4g} on average ({interval.name} {interval.low:.4g} to {interval.high:.4g}, "
+            f"n = {interval.n} seeds), lowest {low[0]:.4g} at seed {low[1]}, highest {high[0]:.4g} at seed {high[1]}"
+        )
+
     def __repr__(self) -> str:
         """What a notebook shows: which runs, and the headline numbers over them."""
-        return "\n".join([f"{self.experiment}, seeds {spell(self.seeds)}", *self.summary])
+        return "\n".join([f"{self.experiment}, seeds {spell(self.seeds)}", *self.summary, self.conclusion])
 
     def document(self) -> dict[str, Any]:
         """The full JSON result: the headline over seeds, then every seed's own."""
@@ -64,6 +79,7 @@ class Sweep:
             "config": self.config,
             "headline": headline,
             "summary": self.summary,
+            "conclusion": self.conclusion,
             "per_seed": [{"seed": result.seed, **result.headline} for result in self.results],
         }
 

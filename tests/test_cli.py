@@ -236,11 +236,16 @@ class TestSeeds:
     def test_output_and_receipt(self, tmp_path):
         said = run(*QUICK, "--seeds", "0,2", "--jobs", "1", "--no-figures", "--output", "o.json")
         assert json.loads(said.out) == {"experiment": "agent", "seeds": [0, 2], "output": "o.json"}
-        assert [row["seed"] for row in json.loads((tmp_path / "o.json").read_text())["per_seed"]] == [0, 2]
+        written = json.loads((tmp_path / "o.json").read_text())
+        assert [row["seed"] for row in written["per_seed"]] == [0, 2]
+        rates = {row["seed"]: row["success_rate"] for row in written["per_seed"]}
+        worst = min(rates, key=rates.__getitem__)
+        assert f"lowest {rates[worst]:.4g} at seed {worst}" in written["conclusion"]
 
     def test_one_seed_has_no_interval_and_says_so(self):
         said = run(*QUICK, "--seeds", "4", "--no-figures")
         assert "no interval, n = 1" in said.out
+        assert "says nothing about others" in said.out
 
     def test_stored_seeds_answer(self, tmp_path):
         first = run(*QUICK, "--seeds", "0-1", "--jobs", "1")

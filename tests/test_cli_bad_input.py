@@ -19,7 +19,7 @@ RUN = [
     (["--experiment", "agent.py"], "'agent.py'", "did you mean agent?"),
     (["--experiment", "__init__"], "'__init__'", "agent"),
     (["--experimen", "agent"], "--experimen", "--experiment"),
-    (["agent"], "agent", "unexpected"),
+    (["agent"], "unexpected", "an experiment is chosen by --experiment agent"),
     ([*AGENT, "--seed", "x"], "--seed", "'x'"),
     ([*AGENT, "--seed", "1.5"], "--seed", "'1.5'"),
     ([*AGENT, "--seed", "-1"], "seed is -1", "0 to 4294967295"),

@@ -18,7 +18,15 @@ class Command(click.Command):
         for argument in args:
             more = spread[-2:-1] == ["--set"] and is_pair(argument)
             spread += ["--set", argument] if more else [argument]
-        return super().parse_args(ctx, spread)
+        try:
+            return super().parse_args(ctx, spread)
+        except click.UsageError as error:
+            from labs.registry import experiments
+
+            named = [argument for argument in args if argument in experiments]
+            if "extra argument" in error.message and named:
+                raise click.UsageError(f"{error.message}; an experiment is chosen by --experiment {named[0]}") from None
+            raise
 
 
 def _option(name: str, kind: str, metavar: str, text: str) -> click.Option:
