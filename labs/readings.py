@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 #: Estimators that compare a row with its group and give an all-equal group the advantage 0.
 GROUPED = frozenset(
-    {"grpo", "grpo_vectorized", "grpo_population", "dr_grpo", "rloo", "rloo_vectorized", "gdpo", "opo", "trl_grpo",
+    {"grpo", "grpo_vectorized", "grpo_population", "dr_grpo", "rloo", "rloo_vectorized", "opo", "trl_grpo",
      "trl_rloo", "standardize_by_group"}
 )  # fmt: skip
 

@@ -98,5 +98,5 @@ BAD = {
 GOOD = {
     "single output": planted.plain,
     "several outputs a session": lambda: run(multi_turn_rows=True),
-    "an easy batch": lambda: run(skill=12.0, group_size=4),
+    "an easy batch": lambda: run(skill=6.0, group_size=4),
 }

@@ -65,6 +65,8 @@ def _step(trainer: Trainer, policy: Policy, record: Mapping[str, Any]) -> Step:
         "loss_mode": config.step.loss,
         "loss_agg_mode": config.step.loss_agg_mode,
         "actions": len(trainer.environment.actions),
+        "gamma": config.step.gamma,
+        "lam": config.step.lam,
     }
     made = Step(source=f"{number}.npz", format="lab", step=number, scalars=scalars, facts=facts)
     if episodes is None or batch is None:

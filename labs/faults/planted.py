@@ -62,6 +62,11 @@ def everything_counted(batch: TokenBatch) -> TokenBatch:
     return batch.replace(response_mask=0 * batch["response_mask"] + 1)
 
 
+def paid_by_turn(batch: TokenBatch) -> TokenBatch:
+    """No fault: every row is paid 0.1 for each decision beside its score."""
+    return batch.replace(scores=batch["scores"] + 0.1 * batch["turns"])
+
+
 def score_on_reply(step: Step) -> Step:
     """The score is written to the reply before the last action, as when an episode ends with a tool's message."""
     made = duplicate(step)
