@@ -110,6 +110,17 @@ def execute(name: str, config: Any, seed: int, progress: Progress | None = None)
     return result
 
 
+def spell(seeds: Sequence[int]) -> str:
+    """The shortest way to write seeds: `[0, 1, 2, 5]` is `0-2,5`."""
+    runs: list[list[int]] = []
+    for seed in sorted(seeds):
+        if runs and seed == runs[-1][1] + 1:
+            runs[-1][1] = seed
+        else:
+            runs.append([seed, seed])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
 def figures(name: str, results: Sequence[Result]) -> Mapping[str, Figure]:
     """The figures of experiment `name` for the results of one or several seeds, in the lab's style."""
     from labs import plots

@@ -196,13 +196,13 @@ def settle(fig: Figure) -> None:
         axes.set_position((x, y, width, height), which="original")
 
 
-def png(fig: Figure) -> bytes:
-    """The figure as PNG, without metadata that changes from one matplotlib to the next."""
+def png(fig: Figure, dots: int = DPI) -> bytes:
+    """The figure as PNG of `dots` per inch, without metadata that changes from one matplotlib to the next."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     settle(fig)
     out, dpi = io.BytesIO(), fig.dpi
-    fig.set_dpi(DPI)
+    fig.set_dpi(dots)
     try:
         # Without `savefig`, which draws everything once more to find out how large it is.
         canvas: Any = FigureCanvasAgg(fig)

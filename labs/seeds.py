@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from labs.errors import InputError
+from labs.experiment import spell
 from labs.jobs import MAX_SEED
 from labs.store import dumps, lines, read_rows, write
+
+__all__ = ["SeedRows", "parse_seeds", "spell"]
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -27,17 +30,6 @@ def parse_seeds(text: str) -> list[int]:
     if len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds is {text!r}; it names a seed twice")
     return sorted(seeds)
-
-
-def spell(seeds: Sequence[int]) -> str:
-    """The shortest way to write seeds: `[0, 1, 2, 5]` is `0-2,5`."""
-    runs: list[list[int]] = []
-    for seed in sorted(seeds):
-        if runs and seed == runs[-1][1] + 1:
-            runs[-1][1] = seed
-        else:
-            runs.append([seed, seed])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 class SeedRows:

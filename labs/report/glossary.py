@@ -1,0 +1,143 @@
+"""Which numbers and words a page uses, the links to them, and the glossary of exactly those.
+
+A `Glossary` hands out links and remembers what it linked. The entries it renders in the end link to one another too,
+until nothing new comes up: every link has an entry and every entry is linked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from labs.metrics import Metric
+from labs.report.metrics_zh import TRANSLATED
+from labs.report.page import Html, Section, esc, join, number, tag
+from labs.report.words import LANGUAGES, WORDS, ui
+
+
+class Glossary:
+    """What one page uses.
+
+    Args:
+        lang: "en" or "zh".
+        declared: the metrics it may use, by name.
+    """
+
+    def __init__(self, lang: str, declared: Mapping[str, Metric] = {}) -> None:
+        self._lang = lang
+        self._at = LANGUAGES.index(lang)
+        self._declared = declared
+        self._used: dict[str, None] = {}
+        patterns = {key: word.pattern[self._at] for key, word in WORDS.items() if word.pattern[self._at]}
+        # Names in backquotes are theirs; in running text only names that no English word could be are taken for one.
+        names = [name for name in declared if re.search(r"[_/]", name)]
+        known = [f"(?P<w_{key}>{pattern})" for key, pattern in patterns.items()]
+        if names:
+            exact = "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)))
+            known.insert(0, rf"(?P<m_>(?<![\w/])(?:{exact})(?![\w/]))")
+        self._known = re.compile("|".join(known))
+
+    def metric(self, name: str) -> Html:
+        """A metric's name, linked; bare text for a name that nothing declares."""
+        if name not in self._declared:
+            return tag("code", name)
+        return self._link(f"m:{name}", tag("code", name))
+
+    def word(self, key: str, text: object | None = None) -> Html:
+        """A word of `WORDS`, linked, in the page's language or as `text`."""
+        return self._link(f"w:{key}", WORDS[key].term[self._at] if text is None else text)
+
+    def text(self, text: str) -> Html:
+        """Running text, in which the first use of every known word or metric is linked."""
+        seen: set[str] = set()
+        parts: list[object] = []
+        at = 0
+        for match in self._known.finditer(text):
+            group = str(match.lastgroup)
+            key = f"m:{match[0]}" if group == "m_" else f"w:{group[2:]}"
+            if key in seen:
+                continue
+            seen.add(key)
+            parts += [text[at : match.start()], self._link(key, match[0])]
+            at = match.end()
+        return join([*parts, text[at:]])
+
+    def foreign(self, text: str) -> Html:
+        """Running text in English, marked as such on a page in another language, with the same links."""
+        if self._lang == "en":
+            return self.text(text)
+        return tag("span", Glossary._english(self, text), lang="en")
+
+    def _english(self, text: str) -> Html:
+        other = Glossary("en", self._declared)
+        made = other.text(text)
+        self._used.update(other._used)
+        return made
+
+    def _link(self, key: str, text: object) -> Html:
+        self._used[key] = None
+        return tag("a", text, href=f"#{anchor(key)}", class_="g")
+
+    def section(self) -> Section:
+        """The glossary: words first, then metrics, each once."""
+        made: dict[str, Html] = {}
+        while missing := [key for key in self._used if key not in made]:
+            for key in missing:
+                made[key] = self._word(key[2:]) if key.startswith("w:") else self._metric(self._declared[key[2:]])
+        order = sorted(made, key=lambda key: (key.startswith("m:"), self._rank(key)))
+        body = join([tag("p", ui("glossary_text", self._lang)), tag("dl", *(made[key] for key in order))])
+        return Section(id="glossary", title=ui("glossary", self._lang), body=body)
+
+    def _rank(self, key: str) -> int:
+        return list(WORDS if key.startswith("w:") else self._declared).index(key[2:])
+
+    def _word(self, key: str) -> Html:
+        word = WORDS[key]
+        facts = [
+            ("unit", esc(word.unit)),
+            ("formula", tag("code", word.formula) if word.formula else None),
+            ("healthy", esc(word.healthy[self._at]) if word.healthy[0] else None),
+        ]
+        return self._entry(f"w:{key}", esc(word.term[self._at]), self.text(word.text[self._at]), facts)
+
+    def _metric(self, metric: Metric) -> Html:
+        text = self._own(metric.text) if metric.text else Html("")
+        facts = [
+            ("unit", esc(metric.unit)),
+            ("formula", self._own(metric.formula)),
+            ("range", _range(metric)),
+            ("healthy", self._own(metric.healthy) if metric.healthy else None),
+            ("scope", esc(SCOPES.get(metric.scope, metric.scope) if self._lang == "zh" else metric.scope)),
+        ]
+        return self._entry(f"m:{metric.name}", tag("code", metric.name), text, facts)
+
+    def _own(self, text: str) -> Html:
+        """What a metric declares about itself, in the page's language where it is translated."""
+        if self._lang == "zh" and text in TRANSLATED:
+            return self.text(TRANSLATED[text])
+        return self.foreign(text)
+
+    def _entry(self, key: str, term: Html, text: Html, facts: Iterable[tuple[str, Html | None]]) -> Html:
+        said = join(
+            (tag("span", tag("b", ui(name, self._lang)), " ", fact) for name, fact in facts if fact is not None), " "
+        )
+        definition = tag("dd", *([tag("p", text)] if text else []), tag("p", said, class_="facts"))
+        return tag("div", tag("dt", term), definition, id=anchor(key), tabindex="-1")
+
+
+#: What a metric is computed over, in Chinese.
+SCOPES = {"token": "token", "row": "行", "group": "组", "batch": "批", "update": "更新", "run": "运行"}
+
+
+def anchor(key: str) -> str:
+    """The fragment of an entry: letters, digits, `-` and `_`, different for different keys."""
+    return "g-" + re.sub(r"[^A-Za-z0-9_]", lambda match: f"-{ord(match[0]):x}-", key)
+
+
+def _range(metric: Metric) -> Html | None:
+    low, high = metric.low, metric.high
+    if low == float("-inf") and high == float("inf"):
+        return None
+    if high == float("inf"):
+        return Html(f"≥ {number(low)}")
+    return Html(f"≤ {number(high)}" if low == float("-inf") else f"{number(low)} – {number(high)}")
