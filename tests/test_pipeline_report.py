@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from labs.pipeline import chrome, report
+from labs.pipeline import chrome, predictions, report
 from labs.pipeline.accounting import quantiles
 from labs.pipeline.model import simulate
 from labs.pipeline.rules import Rules
@@ -96,14 +96,14 @@ def test_a_filter_shifts_difficulty_and_reward():
 
 
 def test_theory_beside_simulation_names_its_conditions(run):
-    rows = {row["name"]: row for row in report.theory(run)}
+    rows = {row["name"]: row for row in predictions.theory(run)}
     assert rows["total lag"] == {
         "name": "total lag", "predicted": 70, "simulated": 70, "holds": True, "condition": "always: pathwise",
     }  # fmt: skip
     assert rows["mean lag"]["holds"] is False  # 12 batches are no stationary state
     assert "at least 40 batches" in rows["mean lag"]["condition"]
     long = simulate(Rules(workers=32, batch_size=32, training_seconds=1.0), lognormal_durations(4000, 3.0, 0.9, 1))
-    rows = {row["name"]: row for row in report.theory(long)}
+    rows = {row["name"]: row for row in predictions.theory(long)}
     assert rows["share rejected"]["holds"] is True
     assert rows["share rejected"]["simulated"] == pytest.approx(rows["share rejected"]["predicted"], rel=0.05)
 

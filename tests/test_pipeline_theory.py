@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from labs.errors import InputError
 from labs.pipeline import closed_forms as theory
-from labs.pipeline import report
+from labs.pipeline import predictions
 from labs.pipeline.model import simulate
 from labs.pipeline.rules import Rules
 from labs.pipeline.workload import course_durations, lognormal_durations, lognormal_law
@@ -126,7 +126,7 @@ def test_outside_the_conditions_the_run_says_so():
     """Lock-step: near-constant durations lose half a version, and the report flags the formula."""
     durations = lognormal_durations(4000, 3.0, 0.01, 0)
     run = simulate(Rules(workers=32, batch_size=32, training_seconds=1.5, ingestion="train"), durations)
-    (row,) = [row for row in report.theory(run) if row["name"] == "mean lag"]
+    (row,) = [row for row in predictions.theory(run) if row["name"] == "mean lag"]
     assert row["holds"] is False
     assert "CV = 0.01 >= 0.3" in row["condition"]
     assert abs(row["simulated"] - row["predicted"]) > 0.2
@@ -134,7 +134,7 @@ def test_outside_the_conditions_the_run_says_so():
         Rules(workers=32, batch_size=32, training_seconds=1.0, ingestion="train"),
         lognormal_durations(4000, 3.0, 0.9, 0),
     )
-    (row,) = [row for row in report.theory(spread) if row["name"] == "mean lag"]
+    (row,) = [row for row in predictions.theory(spread) if row["name"] == "mean lag"]
     assert row["holds"] is True
     assert row["simulated"] == pytest.approx(row["predicted"], rel=0.03)
 
@@ -155,9 +155,32 @@ def test_a_prediction_outside_its_conditions_says_so(prediction):
     assert prediction.condition
 
 
+@given(st.integers(1, 8), st.integers(2, 5), st.integers(0, 30), st.integers(0, 999))
+@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+def test_when_a_budget_closes_the_gate(batch, ahead, more, seed):
+    """Pathwise when a step takes no time: never up to W = (ahead - 1) B + 1 workers."""
+    workers = max(1, (ahead - 1) * batch + 1 - more)
+    assert theory.budget_binds(workers, batch, ahead) == (0.0, True, theory.budget_binds(workers, batch, ahead)[2])
+    system = Rules(
+        submission="budget", submission_batches=ahead, workers=workers, batch_size=batch, ingestion="train",
+        training_seconds=0.0,
+    )  # fmt: skip
+    durations = course_durations(30 * batch, 3.0, seed)
+    assert "submission" not in {state for state, s in simulate(system, durations).worker_seconds[0].items() if s}
+    assert theory.budget_binds(workers, batch, ahead, 2.0).holds is False
+
+
+def test_with_more_workers_the_gate_closes():
+    assert theory.budget_binds(18, 8, 3.0).value == 1
+    system = Rules(submission="budget", submission_batches=3.0, ingestion="train", training_seconds=0.0)
+    waited = [
+        simulate(system.but(workers=workers), course_durations(2000, 3.0, 7)).worker_seconds[0].get("submission", 0)
+        for workers in (17, 18)
+    ]
+    assert waited[0] == 0 < waited[1]
+
+
 def test_a_budget_bounds_the_whole_and_not_a_sample():
-    assert not theory.budget_binds(24, 8, 3.0)
-    assert theory.budget_binds(25, 8, 3.0)
     durations = [1.0] * 600
     durations[0] = 200.0
     system = Rules(submission="budget", submission_batches=3.0, workers=8, ingestion="train", training_seconds=0.5)

@@ -174,13 +174,20 @@ def saturated_lag(workers: int, batch: int, capacity: int, training: float, law:
     )
 
 
-def budget_binds(workers: int, batch: int, ahead: float) -> bool:
-    """Whether a budget of `ahead` batches (eta + 1) can ever close the gate: W > ahead * B.
+def budget_binds(workers: int, batch: int, ahead: float, training: float = 0.0) -> Prediction:
+    """1 if a budget of `ahead` batches (eta + 1) can close the gate, 0 if not: W > (ahead - 1) B + 1.
 
-    If not, all workers run all the time and the budget bounds nothing: it limits how far the whole is ahead, not how
-    old one trajectory is.
+    When a worker asks, at most W - 1 others run and, as a step takes no time, at most B - 1 wait, all of them counted:
+    pathwise, any durations. A step that takes time adds the batch in training and what arrives meanwhile, so that the
+    gate can close earlier. Where it never closes all workers run all the time and the budget bounds nothing: it limits
+    how far the whole is ahead, not how old one trajectory is.
     """
-    return workers > ahead * batch
+    most = math.floor(ahead * batch + 1e-9) - batch + 1
+    return Prediction(
+        float(workers > most),
+        workers > most or training == 0,
+        f"W = {workers} > (ahead - 1) B + 1 = {most}, or a step takes no time (T = {training:.4g} s)",
+    )
 
 
 # Batches and makespans

@@ -1,4 +1,4 @@
-"""What a run is told as: metrics under the names of the frameworks, bias of what trained, theory beside simulation."""
+"""What a run is told as: metrics under the names of the frameworks, and the bias of what trained."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from labs.metrics import Metric
-from labs.pipeline import closed_forms
 from labs.pipeline.accounting import Run, quantiles
-from labs.pipeline.records import ACCEPTED, CANCELLED, DROPPED, FILTERED, REJECTED, Trajectory
-
-_COUNTS = ("trajectories", "groups")
+from labs.pipeline.records import ACCEPTED, CANCELLED, DROPPED, FILTERED, REJECTED
 
 
 def _metric(name: str, unit: str, formula: str, high: float = math.inf) -> Metric:
@@ -133,57 +130,6 @@ def bias(run: Run) -> dict[str, Any]:
     if rewards[0]:
         report["reward"] = _compare(*rewards)
     return report
-
-
-def theory(run: Run) -> list[dict[str, Any]]:
-    """Prediction, simulation and whether the conditions held, for every closed form that speaks of such a run.
-
-    Formulas of the stationary state are compared with the second and third fifth of the trajectories: no
-    warm-up, and long ones end before the run.
-    """
-    rules, n = run.rules, len(run.trajectories)
-    law = [t.seconds for t in run.trajectories]
-    middle = run.trajectories[n // 5 : 3 * n // 5]
-    W, B, T = rules.workers, rules.batch_size * rules.group_size, rules.training_seconds
-    unthrottled = (
-        rules.submission == "open" and rules.concurrency is None and rules.capacity is None and not rules.pools
-        and rules.in_flight == "finish" and not rules.sync_seconds and rules.steps_per_sync == 1 and not rules.sweep
-        and rules.version_unit == "sync" and rules.order == "fifo" and rules.group_size == 1 and n >= 40 * B
-    )  # fmt: skip
-    free = unthrottled and not run.lags(REJECTED)
-    rows = []
-
-    def row(name: str, predicted: float, simulated: float, holds: bool, condition: str) -> None:
-        row = {"name": name, "predicted": predicted, "simulated": simulated, "holds": holds, "condition": condition}
-        rows.append(row)
-
-    bumps = run.lag_at_bumps + run.lag_at_starts
-    row("total lag", bumps, sum(lag * k for lag, k in run.lags().items()), True, "always: pathwise")
-    plain = rules.in_flight == "finish" and not rules.pools
-    seconds = closed_forms.graham(law, W)
-    row(
-        "seconds, at least",
-        seconds[0],
-        run.seconds,
-        plain,
-        "Graham's lower bound: nothing stops a rollout, equal workers",
-    )
-    if law and sum(law):
-        made = "unthrottled, one version per step, instant publication, groups of one, at least 40 batches"
-        lag = closed_forms.mean_lag(W, B, T, law)
-        row("mean lag", lag.value, _mean_lag(middle), lag.holds and free, f"{lag.condition}; {made}")
-        tail = closed_forms.lag_tail(2, W, B, T, law)
-        simulated = _ratio(sum((t.lag or 0) >= 2 for t in middle), len(middle))
-        row("share with lag 2 or more", tail.value, simulated, tail.holds and free, f"{tail.condition}; {made}")
-        if rules.ingestion == "reject":
-            fixed = closed_forms.rejection(W, B, T, law, rules.max_policy_lag)
-            simulated = _ratio(sum(t.status == REJECTED for t in middle), len(middle))
-            row("share rejected", fixed.share, simulated, fixed.holds and unthrottled, f"{fixed.condition}; {made}")
-    return rows
-
-
-def _mean_lag(some: Sequence[Trajectory]) -> float:
-    return _ratio(sum(t.lag or 0 for t in some), len(some))
 
 
 def _ratio(a: float, b: float) -> float:

@@ -66,6 +66,53 @@ def lognormal_durations(
     return durations
 
 
+def rollout_durations(
+    tasks: int, mean: float, sigma: float, seed: int, *, group_size: int = 1, within: float = 0.0,
+    every: int = STRAGGLER_EVERY, factor: float = 1.0, cap: float = math.inf,
+) -> list[float]:  # fmt: skip
+    """`lognormal_durations` with stragglers: every `every`-th task takes `factor` times as long, then the cut.
+
+    With sigma 1, groups of one, no cut and the course's stragglers it is `course_durations`, number for number.
+
+    Raises:
+        InputError: as `lognormal_durations`; a factor below 0, or `every` below 1.
+    """
+    _positive("mean duration", mean)
+    if not 0 <= sigma < math.inf or not 0 <= within <= 1 or not cap > 0 or every < 1 or not 0 <= factor < math.inf:
+        raise InputError(
+            f"sigma is {sigma!r}, within {within!r}, cap {cap!r}, every {every!r}, factor {factor!r}; allowed: sigma "
+            f"and factor at least 0, within 0 to 1, cap above 0, every at least 1"
+        )
+    normal = random.Random(seed).normalvariate
+    shared, own, mu = math.sqrt(within), math.sqrt(1 - within), math.log(mean) - sigma * sigma / 2
+    durations = []
+    for task in range(tasks):
+        common = shared * normal(0.0, 1.0) if within else 0.0
+        times = factor if task % every == 0 else 1.0
+        for _ in range(group_size):
+            durations.append(min(cap, math.exp(mu + sigma * (common + own * normal(0.0, 1.0))) * times))
+    return durations
+
+
+def success_rates(seconds: Sequence[float], group_size: int, low: float, high: float, seed: int) -> list[float]:
+    """Success rates spread evenly from `low` to `high` over the tasks, the one with the longest rollouts the hardest.
+
+    ``high - (high - low) * (rank + 1/2) / tasks`` with the rank of the task's mean seconds; ties by a keyed draw.
+
+    Raises:
+        InputError: bounds that are no probabilities in order.
+    """
+    if not 0 <= low <= high <= 1:
+        raise InputError(f"success rates go from {low!r} to {high!r}; allowed: 0 <= low <= high <= 1")
+    tasks = len(seconds) // group_size
+    means = [math.fsum(seconds[i * group_size : (i + 1) * group_size]) for i in range(tasks)]
+    order = sorted(range(tasks), key=lambda i: (means[i], uniform(seed, 4, i)))
+    rates = [0.0] * tasks
+    for rank, task in enumerate(order):
+        rates[task] = high - (high - low) * (rank + 0.5) / tasks
+    return rates
+
+
 class Workload:
     """Tasks: how long their rollouts take, and how likely they succeed where no learner says so.
 
