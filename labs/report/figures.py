@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from labs.report.glossary import Glossary
 from labs.report.page import Html, esc, join, picture, tag
-from labs.report.words import ui
+from labs.report.texts import ui
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

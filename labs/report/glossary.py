@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from labs.metrics import Metric
 from labs.report.metrics_zh import TRANSLATED
-from labs.report.page import Html, Section, esc, join, number, tag
-from labs.report.words import LANGUAGES, WORDS, ui
+from labs.report.page import Html, Section, esc, join, name, number, tag
+from labs.report.texts import LANGUAGES, ui
+from labs.report.words import WORDS
 
 
 class Glossary:
@@ -30,37 +31,40 @@ class Glossary:
         self._used: dict[str, None] = {}
         patterns = {key: word.pattern[self._at] for key, word in WORDS.items() if word.pattern[self._at]}
         # Names in backquotes are theirs; in running text only names that no English word could be are taken for one.
-        names = [name for name in declared if re.search(r"[_/]", name)]
+        names = [each for each in declared if re.search(r"[_/]", each)]
         known = [f"(?P<w_{key}>{pattern})" for key, pattern in patterns.items()]
         if names:
-            exact = "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)))
+            exact = "|".join(re.escape(each) for each in sorted(names, key=lambda each: (-len(each), each)))
             known.insert(0, rf"(?P<m_>(?<![\w/])(?:{exact})(?![\w/]))")
         self._known = re.compile("|".join(known))
 
-    def metric(self, name: str) -> Html:
+    def metric(self, metric: str) -> Html:
         """A metric's name, linked; bare text for a name that nothing declares."""
-        if name not in self._declared:
-            return tag("code", name)
-        return self._link(f"m:{name}", tag("code", name))
+        return self._link(f"m:{metric}", name(metric)) if metric in self._declared else name(metric)
 
     def word(self, key: str, text: object | None = None) -> Html:
         """A word of `WORDS`, linked, in the page's language or as `text`."""
         return self._link(f"w:{key}", WORDS[key].term[self._at] if text is None else text)
 
     def text(self, text: str) -> Html:
-        """Running text, in which the first use of every known word or metric is linked."""
+        """Running text with `code` in it, in which the first use of every known word or metric is linked."""
         seen: set[str] = set()
         parts: list[object] = []
-        at = 0
-        for match in self._known.finditer(text):
-            group = str(match.lastgroup)
-            key = f"m:{match[0]}" if group == "m_" else f"w:{group[2:]}"
-            if key in seen:
+        for i, piece in enumerate(re.split(r"`([^`]+)`", text)):
+            if i % 2:
+                parts.append(self.metric(piece))
                 continue
-            seen.add(key)
-            parts += [text[at : match.start()], self._link(key, match[0])]
-            at = match.end()
-        return join([*parts, text[at:]])
+            at = 0
+            for match in self._known.finditer(piece):
+                group = str(match.lastgroup)
+                key = f"m:{match[0]}" if group == "m_" else f"w:{group[2:]}"
+                if key in seen:
+                    continue
+                seen.add(key)
+                parts += [piece[at : match.start()], self._link(key, match[0])]
+                at = match.end()
+            parts.append(piece[at:])
+        return join(parts)
 
     def foreign(self, text: str) -> Html:
         """Running text in English, marked as such on a page in another language, with the same links."""
@@ -109,7 +113,7 @@ class Glossary:
             ("healthy", self._own(metric.healthy) if metric.healthy else None),
             ("scope", esc(SCOPES.get(metric.scope, metric.scope) if self._lang == "zh" else metric.scope)),
         ]
-        return self._entry(f"m:{metric.name}", tag("code", metric.name), text, facts)
+        return self._entry(f"m:{metric.name}", name(metric.name), text, facts)
 
     def _own(self, text: str) -> Html:
         """What a metric declares about itself, in the page's language where it is translated."""
@@ -119,7 +123,12 @@ class Glossary:
 
     def _entry(self, key: str, term: Html, text: Html, facts: Iterable[tuple[str, Html | None]]) -> Html:
         said = join(
-            (tag("span", tag("b", ui(name, self._lang)), " ", fact) for name, fact in facts if fact is not None), " "
+            (
+                tag("span", tag("b", ui(fact_name, self._lang)), " ", fact)
+                for fact_name, fact in facts
+                if fact is not None
+            ),
+            " ",
         )
         definition = tag("dd", *([tag("p", text)] if text else []), tag("p", said, class_="facts"))
         return tag("div", tag("dt", term), definition, id=anchor(key), tabindex="-1")

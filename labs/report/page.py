@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from labs.errors import InputError
-from labs.report.words import ui
+from labs.report.texts import ui
 
 ASSETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assets")
 
@@ -27,7 +27,7 @@ MOST_BYTES = 2_000_000
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
 
-class TooLarge(InputError):
+class TooLargeError(InputError):
     """A page that would not be smaller than `MOST_BYTES`."""
 
 
@@ -45,7 +45,7 @@ def esc(text: object) -> Html:
 
 
 def tag(name: str, /, *children: object, **attributes: object) -> Html:
-    """An element; `class_` is `class`, `_` in other names is `-`, None leaves an attribute out, True is its own name."""
+    """An element; `class_` is `class`, `_` in other names is `-`; None leaves an attribute out."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{esc(key if value is True else value)}"'
         for key, value in attributes.items()
@@ -56,30 +56,33 @@ def tag(name: str, /, *children: object, **attributes: object) -> Html:
     return Html(f"<{name}{given}>{''.join(map(esc, children))}</{name}>")
 
 
+def plain(markup: Html) -> Html:
+    """Markup without its tags."""
+    return Html(re.sub("<[^>]+>", "", markup))
+
+
 def join(parts: Iterable[object], between: str = "") -> Html:
     """Parts one after the other."""
     return Html(esc(between).join(map(esc, parts)))
 
 
-def paragraphs(text: str) -> Html:
-    """Plain text whose blank lines part paragraphs and whose `code` is code."""
-    blocks = re.split(r"\n\s*\n", text.strip())
-    return join(tag("p", code(" ".join(block.split()))) for block in blocks if block)
-
-
-def code(text: str) -> Html:
-    """Plain text with `code` in it."""
-    parts = re.split(r"`([^`]+)`", text)
-    return join(tag("code", part) if i % 2 else esc(part) for i, part in enumerate(parts))
+def name(text: str) -> Html:
+    """A name of code, which may break after its underscores and slashes and nowhere else."""
+    return tag("code", Html(re.sub(r"([_/.])(?=\w)", r"\1<wbr/>", esc(text))))
 
 
 def command(text: str, lang: str, label: str | None = None) -> Html:
     """One line to copy; the script puts a button beside it."""
     return tag(
         "div",
-        tag("pre", tag("code", text), tabindex="0", aria_label=label or ui("command", lang)),
+        tag("pre", tag("code", *_words(text)), tabindex="0", role="group", aria_label=label or ui("command", lang)),
         class_="copy",
     )
+
+
+def _words(text: str) -> list[object]:
+    """The words of a command, which break between one another and not at a hyphen."""
+    return [each if each.isspace() else tag("span", each) for each in re.split(r"(\s+)", text) if each]
 
 
 def table(
@@ -102,7 +105,7 @@ def table(
     rows = list(rows)
     if not rows:
         return tag("p", empty)
-    align = {i: "n" for i in numeric}
+    align = dict.fromkeys(numeric, "n")
     head = tag("tr", *(tag("th", each, scope="col", class_=align.get(i)) for i, each in enumerate(heads)))
     body = [
         tag(
@@ -116,7 +119,7 @@ def table(
     ]
     inside = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body))
     # Wide tables scroll in a box of their own, which must be reachable by keyboard.
-    return tag("div", inside, class_="scroll", tabindex="0", role="region", aria_label=re.sub("<[^>]+>", "", caption))  # type: ignore[type-var]
+    return tag("div", inside, class_="scroll", tabindex="0", role="region", aria_label=plain(esc(caption)))
 
 
 def picture(content: bytes, kind: str, alt: str, caption: object) -> Html:
@@ -187,7 +190,7 @@ def page(
         scripts: files of `assets/` to put in.
 
     Raises:
-        TooLarge: it would not be smaller than `MOST_BYTES`.
+        TooLargeError: it would not be smaller than `MOST_BYTES`.
     """
     style = asset("page.css")
     script = "\n".join(asset(name) for name in scripts)
@@ -218,13 +221,17 @@ def page(
     text = f"<!DOCTYPE html>\n{tag('html', tag('head', head), tag('body', *body), **words)}\n"
     made = text.encode()
     if len(made) >= MOST_BYTES:
-        raise TooLarge(f"the page has {len(made):,} bytes; allowed: fewer than {MOST_BYTES:,}")
+        raise TooLargeError(f"the page has {len(made):,} bytes; allowed: fewer than {MOST_BYTES:,}")
     return made
 
 
 def _section(part: Section) -> Html:
     return tag(
-        "section", tag("h2", part.title, id=f"{part.id}-title"), part.body, id=part.id, aria_labelledby=f"{part.id}-title"
+        "section",
+        tag("h2", part.title, id=f"{part.id}-title"),
+        part.body,
+        id=part.id,
+        aria_labelledby=f"{part.id}-title",
     )
 
 

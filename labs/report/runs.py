@@ -13,8 +13,9 @@ from labs.metrics import Metric, by_name
 from labs.registry import experiments
 from labs.report import figures as drawing
 from labs.report.glossary import Glossary
-from labs.report.page import MOST_BYTES, Html, Section, TooLarge, command, esc, join, number, page, table, tag
-from labs.report.words import ui
+from labs.report.page import MOST_BYTES, Html, Section, TooLargeError, command, esc, join, number, page, table, tag
+from labs.report.page import name as code_name
+from labs.report.texts import ui
 from labs.stats import t_interval
 
 
@@ -39,7 +40,7 @@ def report(
     for level in range(4):
         try:
             return _Report(results, lang, stamp, panels, level).made()
-        except TooLarge:
+        except TooLargeError:
             continue
     raise InputError(f"the report would have more than {MOST_BYTES:,} bytes even without figures and replay")
 
@@ -122,12 +123,10 @@ class _Report:
         for key, declared in settings(type(self.config)).items():
             value: object = esc(_word(self.first.config.get(key, default[key]), lang))
             if key in other:
-                value = join(
-                    [tag("strong", value), tag("br"), f"{ui('default', lang)} {_word(default[key], lang)}"]
-                )
+                value = join([tag("strong", value), tag("br"), f"{ui('default', lang)} {_word(default[key], lang)}"])
             unit = declared.metadata["unit"]
             said = self.glossary.foreign(declared.metadata["help"])
-            rows.append([tag("code", key), value, said if unit == "1" else join([said, f" [{unit}]"])])
+            rows.append([code_name(key), value, said if unit == "1" else join([said, f" [{unit}]"])])
         heads = [ui(key, lang) for key in ("setting", "value_head", "meaning")]
         return table(ui("settings_all", lang), heads, rows)
 
@@ -140,7 +139,11 @@ class _Report:
         if rows:
             heads = [ui(key, lang) for key in ("number", "unit", "first", "middle", "last", "lowest", "highest")]
             cells = [
-                [self.glossary.metric(name), self.declared[name].unit if name in self.declared else "", *map(number, seen)]
+                [
+                    self.glossary.metric(name),
+                    self.declared[name].unit if name in self.declared else "",
+                    *map(number, seen),
+                ]
                 for name, seen in rows
             ]
             said = ui("along_text", lang)
@@ -157,6 +160,8 @@ class _Report:
     def _headline(self) -> Html:
         lang = self.lang
         rows = []
+        many = len(self.results) > 1
+        healthy = any(self.declared[name].healthy for name in self.first.headline)
         for name in self.first.headline:
             metric = self.declared[name]
             found = t_interval([result.headline[name] for result in self.results])
@@ -164,10 +169,12 @@ class _Report:
             if found.low is not None and found.high is not None:
                 bounds = f"{number(found.low)} – {number(found.high)}"
             row: list[object] = [self.glossary.metric(name), number(found.value)]
-            row += [bounds] if len(self.results) > 1 else []
-            rows.append([*row, metric.unit, self.glossary.foreign(metric.healthy) if metric.healthy else "–"])
-        many = len(self.results) > 1
-        keys = ["number", "mean" if many else "value_head", *(["interval"] if many else []), "unit", "healthy"]
+            row += [bounds] if many else []
+            row += [metric.unit]
+            row += [self.glossary.foreign(metric.healthy) or "–"] if healthy else []
+            rows.append(row)
+        keys = ["number", "mean" if many else "value_head", *(["interval"] if many else []), "unit"]
+        keys += ["healthy"] if healthy else []
         said = self.glossary.text(ui("headline_seeds" if many else "headline", lang))
         return table(said, [ui(key, lang) for key in keys], rows, numeric=(1, 2) if many else (1,))
 
@@ -185,9 +192,7 @@ class _Report:
 
         drawn = figures(self.first.experiment, self.results)
         with plots.style():
-            return self._section(
-                "figures", drawing.drawn(drawn, self.glossary, self.lang, coarse=self.level > 0)
-            )
+            return self._section("figures", drawing.drawn(drawn, self.glossary, self.lang, coarse=self.level > 0))
 
     def _next(self) -> list[Section]:
         commands = list(self.first.next)
@@ -221,7 +226,7 @@ def _flat(value: Any, lang: str) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else _word(value, lang)
 
 
-def _along(results: Sequence[Result]) -> list[tuple[str, list[float | None]]]:
+def _along(results: Sequence[Result]) -> list[tuple[str, list[float]]]:
     """Every number of the metric rows: first, middle, last, lowest, highest; over seeds the mean of each row."""
     names = list(dict.fromkeys(name for row in results[0].metrics for name, v in row.items() if _is_number(v)))
     found = []
@@ -244,5 +249,4 @@ def _mean(values: Sequence[Any]) -> float | None:
     known = [value for value in values if _is_number(value)]
     if len(known) != len(values):
         return None
-    return known[0] if len(known) == 1 else sum(known) / len(known)
-
+    return float(known[0]) if len(known) == 1 else float(sum(known) / len(known))
