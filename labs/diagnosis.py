@@ -128,7 +128,7 @@ class Examination:
         self._checks = {name: checks[name] for name in ordered()}
         self._memory: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
         self._kinds: dict[tuple[str, str, str], Kind] = {}
-        self._notes: dict[str, list[int | None]] = {}
+        self._notes: dict[str, tuple[str, list[int | None]]] = {}
         self._sources: set[str] = set()
         self._made = Diagnosis(facts=dict(self._facts))
 
@@ -144,7 +144,7 @@ class Examination:
         for finding in step.found:
             self._keep(finding.check or "file", finding, step.step)
         for note in step.notes:
-            self._notes.setdefault(note, []).append(step.step)
+            self._notes.setdefault(re.sub(r"\d+", "#", note), (note, []))[1].append(step.step)
         if not (step.rows or step.scalars or not step.found):
             return
         made = self._made
@@ -174,7 +174,7 @@ class Examination:
             for name, module in self._checks.items()
             if name not in made.ran
         ]
-        made.notes = [_note(text, numbers) for text, numbers in self._notes.items()]
+        made.notes = [_note(text, numbers) for text, numbers in self._notes.values()]
         made.sources = len(self._sources)
         return made
 
@@ -202,4 +202,4 @@ def _note(text: str, numbers: list[int | None]) -> str:
     steps = [number for number in numbers if number is not None]
     if len(numbers) == 1 or not steps:
         return text
-    return f"{text} ({len(numbers)} steps, {min(steps)} to {max(steps)})"
+    return f"{text} (first of {len(numbers)} steps, {min(steps)} to {max(steps)})"

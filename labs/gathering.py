@@ -93,7 +93,7 @@ def gather(
             continue
         number, row = converted
         number = source.number if number is None else number
-        if number in closed and number not in parts:
+        if number in closed and number != last:
             source.faults.add("order", line, f"step {number}")
         full = sum(sizes.values()) > BUDGET
         if full and number != last:  # the newest step may still grow; all others go

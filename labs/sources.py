@@ -136,9 +136,9 @@ class Source:
 
     @property
     def validation(self) -> bool:
-        """Whether its path says that it is no training data."""
-        parts = re.split(r"[^a-z]+", os.path.abspath(self.path).lower()) if self._spool is None else []
-        return bool({"val", "valid", "validation", "eval", "test"} & set(parts[-8:])) and self._spool is None
+        """Whether its name or that of a folder just above says that it is no training data."""
+        near = "/".join(os.path.abspath(self.path).lower().split(os.sep)[-3:]) if self._spool is None else ""
+        return bool({"val", "valid", "validation", "eval"} & set(re.split(r"[^a-z]+", near)))
 
     def open(self) -> IO[bytes]:
         """The bytes from the start."""

@@ -27,7 +27,8 @@ _TORCH = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 def recognise(source: Source) -> bool:
     """Starts as pickles of protocol 2 and later do, and not as torch's old files."""
     head = source.head
-    return head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05" and not head.startswith(_TORCH)
+    tensors = head[8:9] == b"{" and b'"data_offsets"' in head  # a safetensors file of 128 + 256 * k bytes of header
+    return head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05" and not tensors and not head.startswith(_TORCH)
 
 
 def read(source: Source) -> Iterator[Step]:
