@@ -226,14 +226,18 @@ def draw(rows: Rows, rng: np.random.Generator, groups: int, n: int, task_class: 
 
     Rows that the policy never takes, and rewards that it hardly ever gets, have to occur.
     """
-    out = np.empty((groups, n), dtype=np.int64)
+    reward, out = rows.reward, np.empty((groups, n), dtype=np.int64)
+    laws: dict[int, tuple[Index, Array]] = {}
     for g in range(groups):
-        own = rng.integers(len(rows.shares)) if task_class is None else task_class
-        members = np.flatnonzero(rows.task_class == own)
-        chance = rows.chance[members]
-        _, level, sizes = np.unique(rows.reward[members], return_inverse=True, return_counts=True)
-        mixture = chance / chance.sum() + 1 / len(members) + 1 / sizes[level] / len(sizes)
-        out[g] = rng.choice(members, size=n, p=mixture / 3)
+        own = int(rng.integers(len(rows.shares))) if task_class is None else task_class
+        if own not in laws:
+            members = np.flatnonzero(rows.task_class == own)
+            chance = rows.chance[members]
+            _, level, sizes = np.unique(reward[members], return_inverse=True, return_counts=True)
+            edges = np.cumsum(chance / chance.sum() + 1 / len(members) + 1 / sizes[level] / len(sizes))
+            laws[own] = members, edges / edges[-1]
+        members, edges = laws[own]
+        out[g] = members[edges.searchsorted(rng.random(n), side="right")]
     return out
 
 
