@@ -134,3 +134,18 @@ def slope(x: Array, y: Array) -> tuple[float, float]:
     if power < 1e-12 or total < 1e-18:
         return 0.0, 0.0
     return float(dx @ dy) / power, float(dx @ dy) ** 2 / (power * total)
+
+
+def temperature(one: Array, other: Array, kept: Array, states: Array | None) -> tuple[float, float]:
+    """Slope of `other - one` on `one` over tokens that were really chosen, within each state where states are known.
+
+    If `one` is at temperature a and `other` at b, the slope is a / b - 1, and the line is exact within a state.
+    """
+    use = kept & (one < -1e-6)
+    x, y = one[use], (other - one)[use]
+    if states is not None and len(x):
+        label = states[use]
+        for values in (x, y):
+            for state in np.unique(label):
+                values[label == state] -= values[label == state].mean()
+    return slope(x, y) if len(x) > 3 else (0.0, 0.0)

@@ -62,7 +62,7 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
 def _by_advantage(step: Step, kept: Array, early: Array, late: Array, paid: Array) -> tuple[Array, Array]:
     """Without returns: early tokens of paid rows hold the very number that unpaid rows hold everywhere."""
     token = numbers(step, "advantages")
-    lost = kept & ~paid[:, None] & (scores_of(step) == 0)[:, None]
+    lost = kept & ~paid[:, None] & (_total(step) == 0)[:, None]
     if token is None or not lost.any() or float(np.ptp(token[lost])) > 1e-6:
         return np.zeros_like(kept), np.zeros((len(kept), 1), dtype=bool)
     base = float(token[lost][0])
@@ -70,7 +70,7 @@ def _by_advantage(step: Step, kept: Array, early: Array, late: Array, paid: Arra
     return early & paid[:, None] & (np.abs(token - base) < 1e-6), moved[:, None]
 
 
-def scores_of(step: Step) -> Array:
+def _total(step: Step) -> Array:
     """The sum of the placed scores of each row."""
     placed = numbers(step, "rm_scores" if "rm_scores" in step.columns else "token_level_rewards")
     assert placed is not None

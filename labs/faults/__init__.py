@@ -32,6 +32,8 @@ def run(
     environment: str = "arithmetic",
     step: Mapping[str, Any] | None = None,
     change: Change | None = None,
+    rescored: float | None = None,
+    drift: float = 0.0,
     **settings: Any,
 ) -> list[Step]:
     """`steps` updates of a real run.
@@ -44,6 +46,8 @@ def run(
         environment: the environment.
         step: settings of `labs.step.StepConfig`.
         change: the fault, on the batch before the stages.
+        rescored: temperature at which `old_log_probs` are computed, while sampling and loss stay at 1.
+        drift: standard deviation of what is added to every logit for `log_prob`: the policy of a later mini-batch.
         **settings: of `labs.trainer.TrainerConfig`; by default 6 groups of 8 rollouts, learning rate 2.
 
     The same run is made once; every call hands out a copy of its own.
@@ -52,9 +56,9 @@ def run(
 
     settings = {"groups_per_update": 6, "group_size": 8, "learning_rate": 2.0, **settings}
     chosen = sorted((step or {}).items())
-    key = repr((seed, steps, skill, warmup, environment, chosen, change, sorted(settings.items())))
+    key = repr((seed, steps, skill, warmup, environment, chosen, change, rescored, drift, sorted(settings.items())))
     if key not in _cache:
-        _cache[key] = train(seed, steps, skill, warmup, environment, step or {}, change, settings)
+        _cache[key] = train(seed, steps, skill, warmup, environment, step or {}, (change, rescored, drift), settings)
     return [duplicate(one) for one in _cache[key]]
 
 

@@ -26,16 +26,25 @@ _RIGHT = ((0, 1, 3), (0, 2, 3))
 class _Faulty(Trainer):
     """A trainer whose batch is changed before the stages."""
 
-    change: Change | None = None
+    fault: tuple[Change | None, float | None, float] = (None, None, 0.0)
 
     def prepare(self, episodes: Episodes, old: Policy) -> TokenBatch:
         batch = super().prepare(episodes, old)
-        return batch if self.change is None else self.change(batch)
+        change, rescored, drift = self.fault
+        table = batch["table_index"]
+        if rescored is not None:
+            batch = batch.replace(
+                log_prob=batch["old_log_probs"], old_log_probs=old.at(rescored).token_log_probs(table)
+            )
+        if drift:
+            moved = torch.randn(old.logits.shape, generator=self.generator, dtype=old.logits.dtype)
+            batch = batch.replace(log_prob=Policy(old.logits + drift * moved).token_log_probs(table))
+        return batch if change is None else change(batch)
 
 
 def train(
-    seed: int, steps: int, skill: float, warmup: int, environment: str, step: Mapping[str, Any], change: Change | None,
-    settings: Mapping[str, Any],
+    seed: int, steps: int, skill: float, warmup: int, environment: str, step: Mapping[str, Any],
+    fault: tuple[Change | None, float | None, float], settings: Mapping[str, Any],
 ) -> list[Step]:  # fmt: skip
     """See `labs.faults.run`."""
     place = environments[environment]
@@ -44,7 +53,7 @@ def train(
         table = [[[skill * (a == right) for a in range(4)] for right in rights] for rights in _RIGHT]
         start = Policy.of(place, table)
     trainer = _Faulty(place, TrainerConfig(step=StepConfig(**step), **settings), seed=seed, policy=start)
-    trainer.change = change
+    trainer.fault = fault
     made = []
     for number in range(warmup + steps):
         before = trainer.policy
