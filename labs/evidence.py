@@ -114,8 +114,14 @@ class Step:
     notes: list[str] = field(default_factory=list)
 
     def has(self, *names: str) -> bool:
-        """True when every name is a column, a scalar or a fact of this step."""
-        return all(name in self.columns or name in self.scalars or name in self.facts for name in names)
+        """True when every name is a column, a scalar or a fact of this step; `parts/*` is any name that starts so."""
+        known = (self.columns, self.scalars, self.facts)
+        return all(
+            any(one.startswith(name[:-1]) for place in known for one in place)
+            if name.endswith("/*")
+            else any(name in place for place in known)
+            for name in names
+        )
 
     def at(self, row: int | None = None, token: int | None = None) -> Where:
         """The place of a row, and of a token of it, in this step."""
