@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 #: Bytes of text and numbers that open steps may hold before they are passed on, whole or in parts.
 BUDGET = 24 * 2**20
+_SIMPLE = frozenset({int, float, bool})
 _COUNTS = {"responses", "prompts", "versions", "token_ids", "position_ids"}
 _MASKS = {"response_mask", "loss_mask", "attention_mask"}
 
@@ -39,21 +40,24 @@ class Rows:
 
     def add(self, line: int, row: Mapping[str, Any]) -> int:
         """Take a row; returns about how many bytes it holds."""
-        before, size = len(self.lines), 64
+        before, size, values = len(self.lines), 64, self.values
         for name, value in row.items():
-            column = self.values.get(name)
+            column = values.get(name)
             if column is None:
-                column = self.values[sys.intern(name)] = [None] * before
+                column = values[sys.intern(name)] = [None] * before
             column.append(value)
-            size += 8 if isinstance(value, float | int | None) else _size(value)
+            size += 8 if type(value) in _SIMPLE else _size(value)
         self.lines.append(line)
-        for column in self.values.values():
-            if len(column) == before:
-                column.append(None)
+        if len(row) < len(values):
+            for column in values.values():
+                if len(column) == before:
+                    column.append(None)
         return size
 
 
 def _size(value: Any) -> int:
+    if type(value) is str:
+        return sys.getsizeof(value)
     if isinstance(value, list | tuple):
         return sys.getsizeof(value) + (
             sum(_size(v) for v in value) if value and not _number(value[0]) else 24 * len(value)
@@ -87,6 +91,7 @@ def gather(
         return step
 
     last: int | None = None
+    held = 0
     for line, record in source.records():
         converted = convert(record)
         if converted is None:
@@ -95,15 +100,17 @@ def gather(
         number = source.number if number is None else number
         if number in closed and number != last:
             source.faults.add("order", line, f"step {number}")
-        full = sum(sizes.values()) > BUDGET
-        if full and number != last:  # the newest step may still grow; all others go
-            yield from (close(key) for key in sorted(open_steps, key=_last_none))
-        elif full and _new_group(open_steps, number, row):
+        if held > BUDGET:  # the step of this row may still grow; all others go
             yield from (close(key) for key in sorted(set(open_steps) - {number}, key=_last_none))
-            parts.add(number)
-            yield close(number)
+            held = sizes.get(number, 0)
+            if held > BUDGET and _new_group(open_steps, number, row):
+                parts.add(number)
+                yield close(number)
+                held = 0
         rows = open_steps.setdefault(number, Rows())
-        sizes[number] = sizes.get(number, 0) + rows.add(line, row)
+        size = rows.add(line, row)
+        sizes[number] = sizes.get(number, 0) + size
+        held += size
         source.faults.rows += 1
         last = number
     yield from (close(key) for key in sorted(open_steps, key=_last_none))
@@ -152,9 +159,10 @@ def columns(
                     faults.add("missing", line, name)
         if all(isinstance(v, list | tuple) and (not v or _number(v[0])) for v in there):
             made[name] = ragged([v or () for v in column], name)
-        elif sum(map(_number, there)) * 2 > len(there) or name == "score":
+        elif (count := sum(map(_number, there))) * 2 > len(there) or name == "score":
             made[name] = np.array([_float(v) for v in column])
-            for line, value in zip(lines, column, strict=True):
+            odd = () if count == len(there) or faults is None else zip(lines, column, strict=True)
+            for line, value in odd:
                 if faults is not None and value is not None and not _number(value):
                     faults.add("type", line, name)
         else:
@@ -177,7 +185,7 @@ def ragged(rows: Sequence[Sequence[Any]], name: str) -> NDArray[Any]:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float)
+    return type(value) in _SIMPLE  # JSON and torch yield no subclasses; this runs for every value of every row
 
 
 def _float(value: Any) -> float:

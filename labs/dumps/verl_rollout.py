@@ -52,7 +52,7 @@ def read(source: Source) -> Iterator[Step]:
             source.faults.rows += 1
             return None
         number = record.get("step")
-        return (int(number) if isinstance(number, int | float) and number == number else None), row
+        return (int(number) if isinstance(number, (int, float)) and number == number else None), row
 
     for step in gather(source, "verl_rollout", convert):
         if padding:
@@ -74,7 +74,7 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
             if not validation:
                 row["score"] = value
         elif key != "step":
-            numeric = isinstance(value, int | float)  # True and False are parts too
+            numeric = isinstance(value, (int, float))  # True and False are parts too
             row[f"parts/{key}" if numeric else f"extra/{key}"] = value
     if isinstance(row.get("output"), str):
         row["characters"] = len(row["output"])
