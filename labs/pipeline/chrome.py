@@ -9,6 +9,7 @@ Format: "Trace Event Format", Google, docs.google.com/document/d/1CvAClvFfyA5R-P
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from labs.pipeline.accounting import Run
@@ -17,8 +18,11 @@ from labs.pipeline.accounting import Run
 _COLORS = {"accepted": "thread_state_running", "rejected": "terrible", "cancelled": "terrible", "aborted": "bad"}
 
 
-def events(run: Run) -> list[dict[str, Any]]:
-    """The trace events: metadata, a complete event per rollout and step, counters of queue and version."""
+def events(run: Run, until: float = math.inf) -> list[dict[str, Any]]:
+    """The trace events: metadata, a complete event per rollout and step, counters of queue and version.
+
+    What starts after `until` simulated seconds is left out.
+    """
     sizes = [size for size, _ in run.rules.pools] or [run.rules.workers]
     trainer = len(sizes) + 1
     found: list[dict[str, Any]] = []
@@ -29,7 +33,7 @@ def events(run: Run) -> list[dict[str, Any]]:
         process += [pool + 1] * size
     found += [_name("process_name", trainer, 0, "trainer"), _name("thread_name", trainer, 1, "training")]
     for t in run.trajectories:
-        if t.end is None:
+        if t.end is None or t.start > until:
             continue
         found.append(
             {
@@ -45,7 +49,7 @@ def events(run: Run) -> list[dict[str, Any]]:
             }
         )
     for i, step in enumerate(run.steps):
-        if step.trained is not None:
+        if step.trained is not None and step.time <= until:
             found.append(
                 {
                     "name": f"step {i}",
@@ -61,16 +65,17 @@ def events(run: Run) -> list[dict[str, Any]]:
     waited = [(t.end, t.exit.time) for t in run.trajectories if t.end is not None and t.exit is not None]
     changes = [(end, 1) for end, left in waited if left > end] + [(left, -1) for end, left in waited if left > end]
     waiting = 0
-    for time, change in sorted(changes, key=lambda c: (c[0], -c[1])):
+    for time, change in sorted((c for c in changes if c[0] <= until), key=lambda c: (c[0], -c[1])):
         waiting += change
         found.append(_counter("waiting trajectories", time, trainer, waiting))
-    found += [_counter("published version", time, trainer, version) for time, version in [(0.0, 0), *run.publications]]
+    published = [(0.0, 0), *(p for p in run.publications if p[0] <= until)]
+    found += [_counter("published version", time, trainer, version) for time, version in published]
     return found
 
 
-def dumps(run: Run) -> bytes:
+def dumps(run: Run, until: float = math.inf) -> bytes:
     """The trace as a JSON file."""
-    document = {"traceEvents": events(run), "displayTimeUnit": "ms", "otherData": {"clock": "simulated seconds"}}
+    document = {"traceEvents": events(run, until), "displayTimeUnit": "ms", "otherData": {"clock": "simulated seconds"}}
     return json.dumps(document, separators=(",", ":")).encode()
 
 

@@ -318,6 +318,8 @@ class Model:
         self.published, self.published_steps = self.version, self.steps
         self.published_at.append(self.env.now)
         self.published_versions.append(self.version)
+        if publish := getattr(self.learner, "publish", None):
+            publish(self.version)
         self.stream.synced()
         self._renew()
         if stops:

@@ -226,7 +226,8 @@ class Learner(Protocol):
     """What learns inside the pipeline, which itself knows nothing about learning.
 
     A learner may also define `seconds(task: Ticket, version: int) -> float`, the duration of a rollout that starts
-    now; without it durations come from the workload.
+    now; without it durations come from the workload. And `publish(version: int)`, called when the workers get the
+    present weights: what a version counts is a rule, and only so does a learner know which weights carry which number.
     """
 
     def sample(self, task: Ticket, version: Callable[[float], int]) -> Any:
