@@ -73,8 +73,14 @@ class Learner:
         return [g % len(self.environment.families) for g in range(self.groups_per_update)]
 
 
-class _Law:
-    """Trajectories and task classes of a learner's environment, ready for many policies at once."""
+class Law:
+    """Trajectories and task classes of a learner's environment, ready for many policies at once.
+
+    Attributes:
+        classes, kinds: task classes, and every trajectory.
+        counts: `[K, stages * actions]`, how often each trajectory chose each action.
+        own, shares: for each family its task classes, and their shares within it.
+    """
 
     def __init__(self, learner: Learner) -> None:
         environment = learner.environment
@@ -83,7 +89,6 @@ class _Law:
         self.kinds: Kinds = kinds(environment, self.classes, learner.steps)
         self.counts = self.kinds.counts.reshape(len(self.kinds), -1)
         families = len(environment.families)
-        #: Task classes of each family, and their shares within it.
         self.own = [[i for i, c in enumerate(self.classes) if c.family == f] for f in range(families)]
         weights = [np.array([self.classes[i].probability for i in own]) for own in self.own]
         self.shares = [w / w.sum() for w in weights]
@@ -115,10 +120,14 @@ def advantages(counts: Array, reward: Array, normalise: bool = True) -> Array:
     return found
 
 
-def _gradient(learner: Learner, law: _Law, push: Array, log_probs: Array) -> Array:
+def _gradient(learner: Learner, law: Law, push: Array, log_probs: Array) -> Array:
     """Update direction of policies `[..., F, S, A]` from the summed advantage of every kind `[..., F, K]`."""
+    return direction(learner, (push @ law.counts).reshape(log_probs.shape), log_probs)
+
+
+def direction(learner: Learner, chosen: Array, log_probs: Array) -> Array:
+    """Update direction of policies `[..., F, S, A]` from the summed advantage of every chosen action of that shape."""
     probabilities = np.exp(log_probs)
-    chosen = (push @ law.counts).reshape(log_probs.shape)
     count = learner.groups_per_update * learner.group_size
     policy = (chosen - chosen.sum(axis=-1, keepdims=True) * probabilities) / count
     entropy = -(probabilities * log_probs).sum(axis=-1, keepdims=True)
@@ -138,14 +147,14 @@ def sweep(learner: Learner, seeds: Sequence[int], updates: int = 100) -> tuple[A
         Final logits `[seeds, families, stages, actions]` and the exact success probability before every update and
         after the last, `[seeds, updates + 1]`.
     """
-    law = _Law(learner)
+    law = Law(learner)
     parts = [_chunk(learner, law, seeds[i : i + _CHUNK], updates) for i in range(0, len(seeds), _CHUNK)]
     if not parts:
         raise InputError("sweep: there are no seeds")
     return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 
-def _chunk(learner: Learner, law: _Law, seeds: Sequence[int], updates: int) -> tuple[Array, Array]:
+def _chunk(learner: Learner, law: Law, seeds: Sequence[int], updates: int) -> tuple[Array, Array]:
     families = np.array(learner.families)
     generators = [np.random.default_rng(seed) for seed in seeds]
     logits = np.zeros((len(seeds), *learner.environment.policy_shape))
@@ -181,7 +190,7 @@ def count_kinds(chance: Array, draws: Array) -> Array:
     return np.diff(np.concatenate([below, full], axis=-1), axis=-1, prepend=0).astype(np.float64)
 
 
-def expected_push(learner: Learner, law: _Law, log_probs: Array) -> Array:
+def expected_push(learner: Learner, law: Law, log_probs: Array) -> Array:
     """Expected summed advantage of every kind in one update, `[families, K]`, over tasks and groups.
 
     Rewards take few values, so a group is a multinomial over those values; given its own reward a row's kind is
@@ -206,7 +215,7 @@ def expected_push(learner: Learner, law: _Law, log_probs: Array) -> Array:
 
 def mean_field(learner: Learner, updates: int = 100, logits: NDArray[np.float64] | None = None) -> Iterator[Array]:
     """Logits `[families, stages, actions]` before every expected update and after the last: `updates + 1` tables."""
-    law = _Law(learner)
+    law = Law(learner)
     table = np.zeros(learner.environment.policy_shape) if logits is None else np.array(logits, dtype=np.float64)
     if table.shape != learner.environment.policy_shape:
         raise InputError(f"logits have shape {table.shape}, they must be {learner.environment.policy_shape}")
@@ -219,5 +228,5 @@ def mean_field(learner: Learner, updates: int = 100, logits: NDArray[np.float64]
 
 def theory(learner: Learner, updates: int = 100) -> Array:
     """`[updates + 1]` success probability along `mean_field`: the dashed line."""
-    law = _Law(learner)
+    law = Law(learner)
     return np.array([float(law.success(log_softmax(table))) for table in mean_field(learner, updates)])

@@ -47,7 +47,7 @@ OPTIMISERS = ("sgd", "adam")
 #: What the losses read; everything else stays behind when a batch is split up.
 _LEARNT = (
     "response_mask", "loss_mask", "table_index", "row_index", "old_log_probs", "advantages", "returns", "values",
-    "rollout_is_weights", "rollout_log_probs", "ref_log_prob", "entropy",
+    "rollout_is_weights", "rollout_log_probs", "ref_log_prob", "entropy", "versions",
 )  # fmt: skip
 
 
