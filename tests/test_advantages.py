@@ -1,5 +1,6 @@
 """Every estimator against its transcription, the worked examples, and verl's surprises."""
 
+import inspect
 import math
 
 import numpy as np
@@ -431,7 +432,7 @@ def test_gamma_and_lambda_are_read_from_the_config_where_no_argument_says(name):
     config = {"gamma": 0.5, "lam": 0.25}
     by_config = call_with(name, config=config)
     function = estimators[name]
-    explicit = {k: v for k, v in config.items() if k in function.__wrapped__.__code__.co_varnames}
+    explicit = {k: v for k, v in config.items() if k in inspect.signature(function).parameters}
     by_argument = function(
         **{n: GOOD[n] for n in ("token_level_rewards", "response_mask", *function.needs)}, **explicit
     )

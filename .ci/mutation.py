@@ -1,0 +1,159 @@
+"""Mutation run over the algorithm layer: mutmut in a copy of the checkout, judged against `tests/mutation/survivors.md`.
+
+    python .ci/mutation.py [PART ...] [--work FOLDER] [--children N] [--list]
+
+PART is one of masked, kl, correction, losses, advantages (default: all). mutmut leaves decorated functions alone, and
+every entry of a registry is decorated; so in the copy each `@decorator` above a function becomes an assignment below it,
+which means the same to Python. Sentences of errors and `Metric(...)` declarations are not mutated (`[tool.mutmut]`).
+A folder given by `--work` keeps what is known between runs; mutmut runs again what changed.
+
+Exit code 1: a part has less than 90 % of its mutants killed, or a survivor is not in the list.
+"""
+
+import argparse
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIST = ROOT / "tests" / "mutation" / "survivors.md"
+PARTS = {
+    "masked": ["labs/masked.py"],
+    "kl": ["labs/kl.py"],
+    "correction": ["labs/correction/*.py"],
+    "losses": ["labs/losses/*.py"],
+    "advantages": ["labs/advantages/*.py"],
+}
+NEEDED = 0.90
+#: Exit codes of mutmut's workers. A mutant that runs out of time or out of the process is noticed as well as a failing
+#: test; one that no test reaches counts as a survivor.
+KILLED, SLOW = {1, 3}, {36, 24, 152, 255, -24, -11, -9}
+
+
+def undecorated(source: str) -> str:
+    """The same module with the decorators of its functions as assignments below them.
+
+    mutmut puts mutants of a class method next to it, under names with a letter that is not ASCII; the table of presets,
+    which is read off a class, must not take them for presets.
+    """
+    table = "isinstance(attribute, classmethod)"
+    lines = source.replace(f"if {table}\n", f"if {table} and name.isascii()\n").splitlines(keepends=True)
+    for node in reversed(ast.parse(source).body):
+        if not isinstance(node, ast.FunctionDef) or not node.decorator_list:
+            continue
+        call = node.name
+        for decorator in reversed(node.decorator_list):
+            call = f"{ast.unparse(decorator)}({call})"
+        lines[node.end_lineno : node.end_lineno] = [f"\n\n{node.name} = {call}\n"]
+        first = node.decorator_list[0].lineno - 1
+        lines[first : node.lineno - 1] = ["\n"] * (node.lineno - 1 - first)
+    return "".join(lines)
+
+
+def copy(work: Path) -> None:
+    """The tracked files into `work`, written only where they differ, so that mutmut sees what changed."""
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    mutated = {path for patterns in PARTS.values() for pattern in patterns for path in ROOT.glob(pattern)}
+    for name in filter(None, tracked.split("\0")):
+        source, target = ROOT / name, work / name
+        if not source.is_file():
+            continue
+        data = undecorated(source.read_text()).encode() if source in mutated else source.read_bytes()
+        if not target.is_file() or target.read_bytes() != data:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            (work / "mutants" / name).unlink(missing_ok=True)
+
+
+def verdicts(work: Path, part: str) -> dict[str, int | None]:
+    """Exit code of every mutant of a part."""
+    found: dict[str, int | None] = {}
+    for pattern in PARTS[part]:
+        for meta in sorted((work / "mutants").glob(pattern + ".meta")):
+            found |= json.loads(meta.read_text())["exit_code_by_key"]
+    return found
+
+
+def mutate(work: Path, names: list[str], children: int) -> None:
+    """Run the mutants of `names`; what mutmut prints goes to a file, of which a failure shows the end."""
+    command = [tool("mutmut"), "run", "--max-children", str(children), *names]
+    with open(work / "mutmut.log", "w+") as log:
+        done = subprocess.run(command, cwd=work, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        if done.returncode:
+            log.seek(0)
+            sys.exit("\n".join(["mutmut failed:", *log.read().replace("\r", "\n").splitlines()[-40:]]))
+
+
+def change(work: Path, mutant: str) -> str:
+    """`labs/x.py function: old line -> new line` of a mutant."""
+    shown = subprocess.run([tool("mutmut"), "show", mutant], cwd=work, check=True, capture_output=True, text=True).stdout
+    lines = [line for line in shown.splitlines() if re.match(r"[-+](?![-+]{2} )", line)]
+    old, new = ([line[1:].strip() for line in lines if line[0] == sign] for sign in "-+")
+    module, _, name = mutant.rpartition(".")
+    function = re.sub(r"^x_|__mutmut_\d+$", "", name).replace("xǁ", "").replace("ǁ", ".")
+    return f"{module}.{function}: {' '.join(old)} -> {' '.join(new)}"
+
+
+def tool(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
+
+
+def listed() -> Counter[str]:
+    """The survivors that are known and judged, as often as they are listed."""
+    text = LIST.read_text() if LIST.is_file() else ""
+    return Counter(re.findall(r"^- `(labs\..*)`$", text, flags=re.MULTILINE))
+
+
+def report(work: Path, part: str, known: Counter[str], write: bool) -> bool:
+    found = verdicts(work, part)
+    killed = sum(code in KILLED for code in found.values())
+    slow = sum(code in SLOW for code in found.values())
+    alive = [mutant for mutant, code in found.items() if code not in KILLED | SLOW]
+    changes = Counter(change(work, mutant) for mutant in alive)
+    unknown = changes - known
+    share = (killed + slow) / max(len(found), 1)
+    print(
+        f"{part}: {len(found)} mutants, {killed} killed by a test, {slow} by the clock, {len(alive)} survived "
+        f"({share:.1%} killed, needed {NEEDED:.0%}); {sum(unknown.values())} of the survivors not in the list"
+    )
+    for text in sorted((changes if write else unknown).elements()):
+        print(f"- `{text}`" if write else f"  not listed: {text}")
+    return bool(found) and share >= NEEDED and not unknown
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--work", type=Path, help="folder of the copy; kept (default: new, removed)")
+    parser.add_argument("--children", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--list", action="store_true", help="print every survivor as a line for the list")
+    options = parser.parse_args()
+    parts = options.parts or list(PARTS)
+    if wrong := [part for part in parts if part not in PARTS]:
+        parser.error(f"no part {', '.join(wrong)}; parts are {', '.join(PARTS)}")
+    work = (options.work or Path(tempfile.mkdtemp(prefix="mutation-"))).resolve()
+    try:
+        copy(work)
+        known, good = listed(), True
+        for part in parts:
+            names = [pattern.removesuffix(".py").replace("/", ".") for pattern in PARTS[part]]
+            names = [name if name.endswith("*") else name + ".*" for name in names]
+            done = verdicts(work, part)
+            if not done or None in done.values() or not options.list:
+                mutate(work, names, options.children)
+            good &= report(work, part, known, options.list)
+        return 0 if good else 1
+    finally:
+        if options.work is None:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
