@@ -7,8 +7,8 @@ next, so that every stage is explained in terms of the one before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,8 +18,9 @@ from labs import agent
 from labs.batch import TokenBatch
 from labs.columns import complete
 from labs.environment import Environment
-from labs.episodes import play
+from labs.episodes import Episodes, play
 from labs.errors import InputError, one_of
+from labs.kl import KLController
 from labs.policy import Policy
 from labs.step import StepConfig, required, stages
 from labs.trace import Tracer
@@ -46,7 +47,12 @@ class Step:
 
 
 def trace(
-    batch: TokenBatch, config: StepConfig, at: tuple[int, int], *, generator: torch.Generator | None = None
+    batch: TokenBatch,
+    config: StepConfig,
+    at: tuple[int, int],
+    *,
+    generator: torch.Generator | None = None,
+    controller: KLController | None = None,
 ) -> list[Step]:
     """Every column that a stage wrote, at row `i` and position `t`.
 
@@ -55,6 +61,7 @@ def trace(
         config: what the step does.
         at: `(i, t)`.
         generator: for what draws.
+        controller: of the KL in reward, as it stood before the step; None makes a new one.
 
     Raises:
         InputError: `at` is outside the batch; whatever the stages refuse.
@@ -71,7 +78,7 @@ def trace(
             if _traced(column):
                 tracer.name(column, name)
         before: dict[str, Any] = dict(batch)
-        for stage, after in stages(batch, config, generator=generator):
+        for stage, after in stages(batch, config, controller=controller, generator=generator):
             fresh: dict[int, tuple[str, Tensor]] = {}
             for name, column in sorted(after.items()):
                 if _traced(column) and (name not in before or not _same(before[name], column)):
@@ -160,13 +167,25 @@ def render(steps: list[Step], column: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Update:
-    """One update of a run, as `trace` needs it: the batch before the stages, its settings, who sampled, the axes."""
+    """One update of a run, as `trace` needs it: the batch before the stages, its settings, who sampled, the axes.
+
+    `episodes` are the batch's as they were played, `behaviour` the policies that played them by version, as far as the
+    run still had them, and `controller` the one of the KL in reward.
+    """
 
     batch: TokenBatch
     config: StepConfig
     policy: Policy
     names: tuple[list[str], list[str], list[str]]
+    episodes: Episodes
+    behaviour: Mapping[int, Policy]
     generator: torch.Generator | None = None
+    controller: KLController | None = None
+
+    def finished(self) -> TokenBatch:
+        """The batch after the last stage."""
+        *_, (_, batch) = stages(self.batch, self.config, controller=self.controller, generator=self.generator)
+        return batch
 
 
 def of_trainer(trainer: Trainer, number: int) -> Update:
@@ -177,7 +196,11 @@ def of_trainer(trainer: Trainer, number: int) -> Update:
     if episodes is None:
         raise InputError(f"update {number} trained on nothing: no group was complete")
     batch = trainer.prepare(episodes, trainer.policy)
-    return Update(batch, trainer.config.step, trainer.policy, _axes(trainer.environment), trainer.generator)
+    behaviour = {policy.version: policy for policy in trainer.past}
+    return Update(
+        batch, trainer.config.step, trainer.policy, _axes(trainer.environment), episodes, behaviour,
+        trainer.generator, trainer.controller,
+    )  # fmt: skip
 
 
 def of_learner(environment: Environment, number: int, **settings: Any) -> Update:
@@ -193,13 +216,13 @@ def of_learner(environment: Environment, number: int, **settings: Any) -> Update
         if update.number == number - 1:
             logits = update.logits
     draws = record[-1]
-    policy = Policy.of(environment, logits)
+    policy = replace(Policy.of(environment, logits), version=number - 1)
     episodes = play(
         environment, policy, draws.tasks, group_size, uniforms=draws.uniforms, outcome_uniforms=draws.outcome_uniforms
     )
     config = StepConfig(estimator="grpo_population", loss="reinforce", loss_agg_mode="seq-mean-token-sum")
     batch = complete(episodes.tokens(), required(config), old=policy)
-    return Update(batch, config, policy, _axes(environment))
+    return Update(batch, config, policy, _axes(environment), episodes, {policy.version: policy})
 
 
 def _axes(environment: Environment) -> tuple[list[str], list[str], list[str]]:
@@ -209,7 +232,7 @@ def _axes(environment: Environment) -> tuple[list[str], list[str], list[str]]:
 def explain(update: Update, at: tuple[int, int], column: str) -> str:
     """The whole explanation: what the token is, the stages that lead to `column`, and the logits it ends in."""
     batch = update.batch
-    steps = trace(batch, update.config, at, generator=update.generator)
+    steps = trace(batch, update.config, at, generator=update.generator, controller=update.controller)
     head = [f"row {at[0]} of {batch.rows}, position {at[1]} of {batch.width}, group {batch['uid'][at[0]]}"]
     mask, denominator = int(batch["response_mask"][at]), int(batch.get("loss_mask", batch["response_mask"])[at])
     head.append(f"  response_mask {mask}: the policy {'chose' if mask else 'did not choose'} this token")

@@ -30,6 +30,7 @@ OPTIONS: dict[str, tuple[str, str, str]] = {
     "--trajectories": ("text", "FILE", "Write the trajectories there as JSON Lines."),
     "--json": ("", "", "Print the full JSON result."),
     "--compact": ("", "", "JSON on one line; without --output implies --json."),
+    "--report": ("text", "FILE", "Write one offline HTML page about the run there."),
     "--results": ("text", "DIR", "The folder of all runs (default results)."),
     "--no-figures": ("", "", "Draw nothing."),
     "--svg": ("", "", "Figures as SVG too."),
@@ -113,6 +114,7 @@ def _run(
     trajectories: str | None = None,
     as_json: bool = False,
     compact: bool = False,
+    report: str | None = None,
     results: str = "results",
     no_figures: bool = False,
     svg: bool = False,
@@ -139,7 +141,7 @@ def _run(
 
     settings = work.configure(name, config, pairs)
     check_folder(results)
-    for path, option in ((output, "--output"), (trajectories, "--trajectories")):
+    for path, option in ((output, "--output"), (trajectories, "--trajectories"), (report, "--report")):
         if path is not None:
             check_writable(path, option)
     many = None
@@ -167,6 +169,12 @@ def _run(
         bar.close()
     if trajectories is not None:
         write(trajectories, lines(done.trajectories))  # type: ignore[union-attr]
+    if report is not None:
+        from labs.report import load
+        from labs.report import report as page
+
+        run = load(done.folder or "")
+        write(report, page(run.results, stamp=run.stamp))
     text = dumps(done.document(), compact) + "\n" if output or as_json or compact else ""
     if output is not None:
         write(output, text)

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from labs import replay
 from labs.config import as_dict, changed, settings, spelled
 from labs.errors import InputError
 from labs.experiment import Result, figures, spell
 from labs.metrics import Metric, by_name
 from labs.registry import experiments
+from labs.replay import Episode, Schedule
 from labs.report import figures as drawing
+from labs.report.gantt import pipeline_panel
 from labs.report.glossary import Glossary
 from labs.report.page import MOST_BYTES, Html, Section, TooLargeError, command, esc, join, number, page, table, tag
 from labs.report.page import name as code_name
+from labs.report.panels import replay_panel
 from labs.report.texts import ui
 from labs.stats import t_interval
 
+#: How many episodes of a source and rollouts of a schedule are shown, the fuller page first.
+EPISODES, ROLLOUTS = (16, 8, 4, 0), (1500, 800, 400, 200)
+
 
 def report(
-    results: Sequence[Result], lang: str = "en", *, stamp: Mapping[str, Any] | None = None, replay: bool = True
+    results: Sequence[Result], lang: str = "en", *, stamp: Mapping[str, Any] | None = None, replayed: bool = True
 ) -> bytes:
     """One offline HTML page about a run of one or several seeds of one configuration.
 
@@ -28,7 +36,7 @@ def report(
         results: as `labs.run`, `Sweep.results` or `load(...).results` give them.
         lang: of the page's own words, "en" or "zh".
         stamp: what `stamp.json` holds; the only part of the page that differs between runs of one command.
-        replay: show episodes of training too, which computes the run again where it stored none.
+        replayed: show episodes of training too, which computes the run again where it stored none.
 
     Raises:
         InputError: no results, results of several experiments, or an unknown language.
@@ -36,7 +44,7 @@ def report(
     if not results or len({(r.experiment, r.fingerprint) for r in results}) != 1:
         raise InputError("a report needs the results of one configuration, of one seed or several")
     ui("run", lang)
-    panels = _panels(results, replay)
+    panels = _panels(results, replayed)
     for level in range(4):
         try:
             return _Report(results, lang, stamp, panels, level).made()
@@ -45,15 +53,39 @@ def report(
     raise InputError(f"the report would have more than {MOST_BYTES:,} bytes even without figures and replay")
 
 
-def _panels(results: Sequence[Result], replay: bool) -> Any:
-    return None
+@dataclass(kw_only=True)
+class _Panels:
+    """What a page replays: (update, last update, episodes), the last evaluation's episodes, pipelines."""
+
+    updates: list[tuple[int, int, list[Episode]]]
+    held_out: list[Episode]
+    schedules: list[Schedule]
+
+
+def _panels(results: Sequence[Result], wanted: bool) -> _Panels:
+    """Played once, however often the page is tried; a sweep has no single run to replay."""
+    found = _Panels(updates=[], held_out=[], schedules=[])
+    if len(results) > 1:
+        return found
+    result = results[0]
+    found.schedules = replay.schedules(result)
+    found.held_out = replay.held_out(result)
+    if wanted and replay.able(result.experiment):
+        last = int(result.config.get("updates", len(result.metrics)))
+        for number_ in replay.telling_updates(result):
+            try:
+                episodes = replay.clearest_group(replay.of_update(result, number_))
+            except InputError:  # an update that trained on nothing has nothing to show
+                continue
+            found.updates.append((number_, last, episodes))
+    return found
 
 
 class _Report:
     """One attempt at a page; a higher level leaves more out."""
 
     def __init__(
-        self, results: Sequence[Result], lang: str, stamp: Mapping[str, Any] | None, panels: Any, level: int
+        self, results: Sequence[Result], lang: str, stamp: Mapping[str, Any] | None, panels: _Panels, level: int
     ) -> None:
         from labs.settings import build
 
@@ -71,7 +103,7 @@ class _Report:
             f"{ui('seeds', self.lang)} {spell([int(r.seed or 0) for r in self.results])}"
         )  # fmt: skip
         sections = [self._question(), self._conclusion(), self._ran(), self._numbers(), self._figures()]
-        sections += self._next()
+        sections += [self._replay(), self._pipeline(), self._next()]
         shown = [section for section in sections if section.body]
         return page(
             f"{name}, {which}",
@@ -79,7 +111,7 @@ class _Report:
             lang=self.lang,
             kind=ui("kind_run", self.lang),
             stamp=self._stamp(),
-            scripts=("page.js",),
+            scripts=("page.js", "replay.js", "gantt.js"),
         )
 
     def _section(self, key: str, *parts: object) -> Section:
@@ -194,16 +226,35 @@ class _Report:
         with plots.style():
             return self._section("figures", drawing.drawn(drawn, self.glossary, self.lang, coarse=self.level > 0))
 
-    def _next(self) -> list[Section]:
+    def _replay(self) -> Section:
+        lang, most = self.lang, EPISODES[self.level]
+        sources = [
+            (ui("update_at", lang, n=n, all=last), "", episodes[:most]) for n, last, episodes in self.panels.updates
+        ]
+        held_out = self.panels.held_out[:most]
+        sources.append((ui("held_out_now", lang), ui("held_out_text", lang), held_out))
+        panel = replay_panel(sources, self.glossary, lang)
+        if not panel:
+            return self._section("replay")
+        said = [tag("p", self.glossary.text(ui("replay_text", lang)))] if self.panels.updates else []
+        return self._section("replay", *said, panel)
+
+    def _pipeline(self) -> Section:
+        panel = pipeline_panel(self.panels.schedules, self.glossary, self.lang, ROLLOUTS[self.level])
+        return self._section("pipeline", panel)
+
+    def _next(self) -> Section:
         commands = list(self.first.next)
+        name = self.first.experiment
         if len(self.results) > 1 or not commands:
-            name = self.first.experiment
             commands = [
                 f"python -m labs.run --experiment {name}{spelled(self.config)} --seed 7",
                 f"python -m labs show {name}",
             ]
+        if len(self.results) == 1 and self.first.folder and (self.panels.updates or self.panels.schedules):
+            commands.append(f"python -m labs replay {self.first.folder}")
         lines = [command(each, self.lang) for each in commands]
-        return [self._section("next", tag("p", ui("next_text", self.lang)), *lines)]
+        return self._section("next", tag("p", ui("next_text", self.lang)), *lines)
 
     def _stamp(self) -> Section:
         if not self.stamp:
