@@ -107,10 +107,15 @@ def _steps(path: str, facts: dict[str, Any], progress: Callable[[int], None] | N
     source.facts = dict(facts)
     name, module = reader_of(source)
     empty = True
-    for step in module.read(source):
-        empty = False
-        step.facts = {**source.facts, **step.facts}
-        yield step
+    try:
+        for step in module.read(source):
+            empty = False
+            step.facts = {**source.facts, **step.facts}
+            yield step
+    except (InputError, OSError):
+        raise
+    except Exception as error:  # files may hold anything; what was read before stays
+        raise InputError(f"{source.shown} cannot be read as {name}: {type(error).__name__}: {error}") from error
     found = source.faults.findings()
     if empty:
         raise InputError(f"{source.shown} holds nothing that {name} can use{f': {found[0].what}' if found else ''}")

@@ -26,7 +26,7 @@ def recognise(source: Source) -> bool:
     """A header with a column of steps, then a line that has a number there."""
     if b"\0" in source.head[:1000] and not source.head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return False
-    rows = list(csv.reader(source.text.split("\n")[:2], delimiter=_delimiter(source)))
+    rows = [_cells(source, line) for line in source.text.splitlines()[:2]]
     if len(rows) < 2 or len(rows[0]) < 2:
         return False
     at = _step_column(rows[0])
@@ -40,7 +40,7 @@ def read(source: Source) -> Iterator[Step]:
     count = 0
     at = 0
     for line, text in source.lines():
-        row = next(csv.reader([text], delimiter=_delimiter(source)), [])
+        row = _cells(source, text)
         if not header:
             header = [name.strip() for name in row]
             at = _step_column(header) or 0
@@ -58,12 +58,12 @@ def read(source: Source) -> Iterator[Step]:
 
 def _each(source: Source, header: list[str], at: int, runs: dict[str, list[tuple[int, str]]]) -> Iterator[Step]:
     """Several runs: the file is read once for each, so that no run has to be kept."""
+    once = next(iter(runs))
     for run, columns in runs.items():
         for number, (line, text) in enumerate(source.lines()):
-            if number:
-                yield from _step(
-                    source, line, next(csv.reader([text], delimiter=_delimiter(source)), []), at, run, columns
-                )
+            row = _cells(source, text)
+            if number and (run == once or (at < len(row) and _number(row[at]) is not None)):  # a fault counts once
+                yield from _step(source, line, row, at, run, columns)
 
 
 def _step(
@@ -86,6 +86,13 @@ def _step(
 def _step_column(header: list[str]) -> int | None:
     names = [name.strip().strip('"').lower() for name in header]
     return next((names.index(name) for name in _STEPS if name in names), None)
+
+
+def _cells(source: Source, text: str) -> list[str]:
+    try:
+        return next(csv.reader([text], delimiter=_delimiter(source)), [])
+    except csv.Error:  # a line break or NUL inside a cell: no line of a log
+        return []
 
 
 def _delimiter(source: Source) -> str:

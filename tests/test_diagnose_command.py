@@ -1,0 +1,202 @@
+"""`python -m labs diagnose`: what it prints, its exit codes, and that any input ends in words."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.command_line import ROOT, Said, environment, run
+from tests.dump_examples import EXAMPLES, VERL_LINE, batch_arrays, jsonl, legacy_rows, text, v1_rows
+
+
+def diagnose(*arguments: str | Path) -> Said:
+    return run("diagnose", *map(str, arguments), whole=True)
+
+
+def healthy_rows(step: int, prompts: int = 8, n: int = 4) -> list[dict[str, Any]]:
+    draw = random.Random(step)
+    return [
+        {"input": f"user\n{p}+{step}?", "output": f"It is {value}.", "gts": str(p + step),
+         "score": float(value == p + step), "step": step, "uid": f"u{step}x{p}_{i}_0"}
+        for p in range(prompts) for i in range(n) for value in [p + step + (draw.random() < 0.5)]
+    ]  # fmt: skip
+
+
+def test_a_clean_folder(tmp_path: Path) -> None:
+    for step in (9, 10, 11):
+        jsonl(tmp_path / f"{step}.jsonl", healthy_rows(step))
+    said = diagnose(tmp_path)
+    assert said.code == 0
+    assert said.out.startswith("read verl_rollout (3 steps): 96 rows in 3 files\n")
+    assert said.out.endswith("nothing wrong found\n")
+    assert "\nran     " in said.out
+    assert "not run C" in said.out
+    assert said.err == ""
+
+
+def test_a_finding_says_what_where_how_much_why_and_what_to_try(tmp_path: Path) -> None:
+    """I01: each repeat has an id of its own."""
+    rows = [{**row, "uid": f"t{i}_0_0"} for i, row in enumerate(healthy_rows(12))]
+    said = diagnose(jsonl(tmp_path / "12.jsonl", rows), "--n", "4")
+    assert said.code == 1
+    finding = said.out.split("\nC4 ")[1].split("\n\n")[0]
+    for lead in ("FAIL", "what", "where", "share", "why", "try"):
+        assert f"{lead} " in finding
+    assert "12.jsonl" in finding
+    assert "step 12" in finding
+    machine = diagnose(tmp_path / "12.jsonl", "--n", "4", "--json")
+    assert machine.code == 1
+    document = json.loads(machine.out)
+    assert not document["clean"]
+    assert document["facts"] == {"n": 4}
+    (kind,) = [kind for kind in document["kinds"] if kind["code"] == "C4"][:1]
+    assert kind["findings"][0]["where"]["step"] == 12
+
+
+def test_the_group_size_is_asked_for_and_not_guessed(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "12.jsonl", legacy_rows())
+    asked = " ".join(diagnose(path).out.split())
+    assert "groups unknown" in asked
+    assert "2 of 4" in asked
+    assert "not run C5 equal_groups" in asked
+    stated = " ".join(diagnose(path, "--n", "4").out.split())
+    assert "groups as stated by --n 4: blocks of 4 consecutive rows" in stated
+    assert "not run C5 equal_groups" not in stated
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_format_ends_in_words(tmp_path: Path, name: str) -> None:
+    file, write = EXAMPLES[name]
+    said = diagnose(write(tmp_path / file))
+    assert said.code in (0, 1)
+    assert name in said.out
+    assert "broke " not in said.out
+    assert "not run" in said.out
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_damaged_files_end_in_words(tmp_path: Path, seed: int) -> None:
+    """Bytes lost, doubled or overwritten anywhere in any format."""
+    draw = random.Random(seed)
+    for name in draw.sample(sorted(set(EXAMPLES) - {"lab_run"}), 5):
+        file, write = EXAMPLES[name]
+        path = write(tmp_path / file)
+        data = bytearray(path.read_bytes())
+        for _ in range(draw.randint(1, 4)):
+            at = draw.randrange(len(data))
+            kind = draw.choice(("cut", "flip", "double", "drop"))
+            if kind == "cut":
+                del data[max(at, 1) :]
+            elif kind == "flip":
+                data[at] = draw.randrange(256)
+            elif kind == "double":
+                data[at:at] = data[at // 2 : at]
+            else:
+                del data[at : at + 20]
+        path.write_bytes(bytes(data or b" "))
+        said = diagnose(path)
+        assert said.code in (0, 1, 2), (name, said.err)
+        assert "Traceback" not in said.err
+        assert "broke " not in said.out, (name, said.out)
+
+
+def test_rows_that_break_sums_do_not_break_checks(tmp_path: Path) -> None:
+    rows = healthy_rows(3)
+    for i, value in enumerate((None, "x", float("inf"), float("nan"), 1e308, -1e308, [1], {"a": 1})):
+        rows[4 * i]["score"] = value
+    rows[1]["output"], rows[2]["gts"], rows[3]["uid"] = None, ["a", "b"], 7
+    del rows[5]["uid"], rows[6]["input"]
+    rows += rows[8:12]  # a group written twice
+    random.Random(0).shuffle(rows)
+    arrays = batch_arrays()
+    arrays["advantages"] = arrays["advantages"].copy()
+    arrays["advantages"][0, 0] = np.nan
+    arrays["response_mask"] = arrays["response_mask"].copy()
+    arrays["response_mask"][1] = 0
+    np.savez(tmp_path / "batch.npz", **arrays)
+    for path in (jsonl(tmp_path / "3.jsonl", rows), tmp_path / "batch.npz"):
+        said = diagnose(path)
+        assert said.code == 1, said
+        assert "broke " not in said.out
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"), [("", "is empty"), ("hello", "no format"), ('{"input": "q", "out', "no format")]
+)
+def test_what_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path, content: str, sentence: str) -> None:
+    said = diagnose(text(content)(tmp_path / "x.jsonl"))
+    assert (said.code, said.out) == (2, "")
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_arguments_that_cannot_be(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "12.jsonl", v1_rows())
+    for arguments, sentence in (
+        ((), "Missing argument"), ((tmp_path / "no",), "no file or folder"), ((path, "--n", "0"), "--n"),
+        ((path, "--state", "betta=1"), "did you mean beta"), ((path, "--state", "beta=x"), "takes a value like"),
+        ((path, "--show", "best"), "worst"),
+    ):  # fmt: skip
+        said = diagnose(*arguments)
+        assert said.code == 2, arguments
+        assert sentence in said.err
+
+
+def test_rows_are_shown(tmp_path: Path) -> None:
+    rows = healthy_rows(12)
+    rows[5] = {**rows[5], "score": 0.0, "output": f"the answer: {rows[5]['gts']}"}
+    path = jsonl(tmp_path / "12.jsonl", rows)
+    said = diagnose(path, "--show", "odd", "--k", "1")
+    assert said.out.count("\n-- ") == 1
+    assert "is in the output, score 0" in said.out
+    assert "line 6, step 12, row 5" in said.out
+    machine = json.loads(diagnose(path, "--show", "worst", "--k", "2", "--json").out)
+    assert [row["fields"]["score"] for row in machine["rows_shown"]] == [0.0, 0.0]
+
+
+def test_pasted_text_on_standard_input() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "labs", "diagnose", "-"], input=f"noise\n{VERL_LINE}\n", capture_output=True, text=True,
+        cwd=ROOT, env=environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("read console (1 step): 0 rows in 1 file")
+
+
+def test_help_answers_without_numpy() -> None:
+    code = "import sys; from labs.commands.diagnose import command; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), check=False).returncode == 0
+    assert "Exit code 0" in diagnose("--help").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["steps", "shuffled", "one"])
+def test_two_hundred_megabytes_stream_in_bounded_memory(tmp_path: Path, kind: str) -> None:
+    """Steps one after the other, rows of all steps mixed, and everything one step: at most 300 MB resident."""
+    path, padding = tmp_path / "all.jsonl", "x" * 3100
+    rows = [{**row, "uid": f"s{step}{row['uid']}"} for step in range(2000) for row in healthy_rows(step)]
+    if kind == "shuffled":
+        random.Random(0).shuffle(rows)
+    with path.open("w") as file:
+        for row in rows:
+            number = 1 if kind == "one" else row["step"]
+            file.write(json.dumps({**row, "output": row["output"] + padding, "step": number}) + "\n")
+    assert path.stat().st_size > 200e6
+    code = (
+        "import resource, sys; from labs.__main__ import group; from labs.console import guard; "
+        "from labs.terminal import invoke; guard(invoke, group, 'labs', sys.argv[1:]); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "diagnose", str(path)], capture_output=True, text=True, cwd=ROOT,
+        env=environment(), check=True,
+    )  # fmt: skip
+    assert "64,000 rows in 1 file" in done.stdout
+    assert int(done.stdout.split()[-1]) < 300 * 1024
