@@ -14,7 +14,8 @@ batch, so that what a rule for the denominator does is a factor c on every token
 | behaviour | r_t, 0 where PPO clips around mu | `behaviour` |
 | log_linear | min(C, r_t^a) r_t^(1-a), 0 where PPO clips around mu^(1-a) pi^a | `log_linear` |
 
-At lag d, a is d / (d + 1). With one step on a batch the proximal policy is the current one, so that decoupled PPO is its weight alone.
+At lag d, a is d / (d + 1). With one step on a batch the proximal policy is the current one, so that decoupled PPO is
+its weight alone.
 
 Actions and rewards age apart: `reward_lag` scores the episodes with the target of that many updates ago, where the
 target drifts: every `drift` updates the right answers of the families change places.
@@ -145,6 +146,34 @@ def gradient(lagged: Lagged, counts: Array, advantage: Array, current: Array, be
         else:
             chosen += ((push * factor[..., 0, 0]) @ law.counts).reshape(current.shape)
     return direction(lagged.learner, chosen, current)
+
+
+def expected(lagged: Lagged, current: Array, behaviour: Array, age: int) -> Array:
+    """Exact expectation `[F, S, A]` of a batch's direction with advantages R - b, without the entropy bonus.
+
+    b is what the behaviour policy scores on average in the family, the expectation of a leave-one-out baseline. With
+    `current` for both policies it is the true gradient of the mean score over families, whatever b is.
+
+    Args:
+        lagged: the rule.
+        current, behaviour: log-probabilities `[F, S, A]`.
+        age: updates between the two.
+    """
+    law, learner = lagged.law, replace(lagged.learner, entropy_coefficient=0.0)
+    plain = replace(lagged, learner=learner)
+    chance = law.probabilities(behaviour)[learner.families] * learner.group_size
+    total = np.zeros(current.shape)
+    means = [sum(s * (chance[g] @ law.kinds.reward[c]) for s, c in zip(law.shares[f], law.own[f], strict=True))
+             / learner.group_size for g, f in enumerate(learner.families)]  # fmt: skip
+    # The direction is linear in the advantages of either sign, so that task classes can be added up one by one.
+    for rank in range(max(map(len, law.own))):
+        advantage, counts = np.zeros(chance.shape), np.zeros(chance.shape)
+        for g, f in enumerate(learner.families):
+            if rank < len(law.own[f]):
+                counts[g] = chance[g] * law.shares[f][rank]
+                advantage[g] = law.kinds.reward[law.own[f][rank]] - means[g]
+        total += gradient(plain, counts, advantage, current, behaviour, age)
+    return total
 
 
 def train(lagged: Lagged, seeds: Sequence[int], updates: int = 100) -> tuple[Array, Array]:

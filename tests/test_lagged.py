@@ -12,8 +12,9 @@ from labs.correction import RolloutCorrectionConfig
 from labs.environment import Task
 from labs.episodes import pack
 from labs.errors import InputError
-from labs.exact import log_softmax
-from labs.lagged import RULES, Lagged, gradient, train
+from labs.exact import log_softmax, truth
+from labs.lagged import RULES, Lagged, expected, gradient, train
+from labs.offpolicy import Behind
 from labs.policy import Policy
 from labs.registry import environments
 from labs.step import StepConfig
@@ -70,6 +71,49 @@ def test_a_step_is_the_trainers_on_the_same_episodes(rule, name):
     assert (spread > 0).all()
     moved = gradient(lagged, counts, centred / spread, log_softmax(after), log_softmax(before), 3)
     np.testing.assert_allclose(anchored.logits.detach().numpy() - after, 0.7 * moved, rtol=0, atol=1e-12)
+
+
+class TestExpected:
+    @staticmethod
+    def policies(name, scale=1.0):
+        generator = np.random.default_rng(8)
+        before = 0.7 * generator.normal(size=environments[name].policy_shape)
+        return before, before + scale * generator.normal(size=before.shape)
+
+    @pytest.mark.parametrize("name", ["arithmetic", "arithmetic3"])
+    @pytest.mark.parametrize("rule", RULES)
+    def test_on_policy_it_is_the_true_gradient(self, name, rule):
+        learner = Learner(environment=environments[name], groups_per_update=6)
+        logits, _ = self.policies(name)
+        found = expected(Lagged(learner=learner, rule=rule), log_softmax(logits), log_softmax(logits), 0)
+        known = truth(learner.environment, logits).objective.gradient
+        np.testing.assert_allclose(found, known, rtol=0, atol=1e-12)
+
+    @pytest.mark.parametrize("name", ["arithmetic", "flaky_tools"])
+    @pytest.mark.parametrize("rule", ["none", "token", "sequence", "behaviour"])
+    def test_off_policy_it_is_what_the_step_expects_over_all_rows(self, name, rule):
+        environment = environments[name]
+        lagged = Lagged(learner=Learner(environment=environment, groups_per_update=2), rule=rule)
+        before, after = self.policies(name)
+        unit = {"token": "token", "sequence": "sequence"}.get(rule)
+        block = RolloutCorrectionConfig(rollout_is=unit, rollout_is_threshold=2.0, bypass_mode=rule == "behaviour")
+        step = StepConfig(loss="bypass_mode" if block.bypass_mode else "vanilla", correction=block)
+        current, behaviour = truth(environment, after), truth(environment, before)
+        # b is one number there and a family's mean here, so that scores are compared family by family.
+        found = expected(lagged, current.log_probs, behaviour.log_probs, 3)
+        score = behaviour.kinds.probability(behaviour.log_probs)
+        for f in range(2):
+            mean = float(score[f] @ behaviour.kinds.reward[lagged.law.own[f][0]])
+            there = Behind.of(current, current, behaviour, baseline=mean).estimate(step).mean
+            np.testing.assert_allclose(found[f], there[f], rtol=0, atol=1e-12)
+
+    def test_whole_weights_that_nothing_cuts_are_unbiased(self):
+        learner = Learner(environment=environments["arithmetic3"], groups_per_update=3)
+        before, after = self.policies("arithmetic3")
+        lagged = Lagged(learner=learner, rule="sequence", threshold=1e9)
+        found = expected(lagged, log_softmax(after), log_softmax(before), 5)
+        known = truth(learner.environment, after).objective.gradient
+        np.testing.assert_allclose(found, known, rtol=0, atol=1e-12)
 
 
 def test_data_is_as_old_as_it_says():
