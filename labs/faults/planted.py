@@ -6,6 +6,7 @@ Functions that take a `TokenBatch` are for `labs.faults.run(change=...)`; the ot
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def logged(steps: list[Step], **names: Any) -> list[Step]:
     made = []
     for number, step in enumerate(steps):
         values = {n.replace("__", "/"): float(v(number) if callable(v) else v) for n, v in names.items()}
-        made.append(Step(source="log.jsonl", format="lab", step=step.step, scalars={**step.scalars, **values}))
+        made.append(replace(step, source="log.jsonl", rows=0, columns={}, scalars={**step.scalars, **values}))
     return made
 
 
