@@ -11,7 +11,7 @@ import click
 @click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of the page.")
 @click.option("--no-replay", is_flag=True, help="Do not compute the run again to show its episodes.")
 def command(run: str, output: str | None, lang: str, no_replay: bool) -> None:
-    """Write a page about the run in the folder RUN: what was asked, found and typed, numbers, figures, replay, glossary.
+    """Write a page about the run in the folder RUN: question, answer, command, numbers, figures, replay, glossary.
 
     It is smaller than 2 MB, needs no network and can be read without JavaScript. The episodes of training in it are
     computed again from the settings and the seed, which takes about as long as the run. `report.zh.html` is the default

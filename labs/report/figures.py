@@ -55,7 +55,7 @@ def describe(figure: Figure) -> str:
         names = _labels(axes)
         parts = [title] if title else []
         parts += [" against ".join(part for part in (y, x) if part)] if x or y else []
-        parts += [f"shown: {', '.join(names)}"] if names else []
+        parts += ["shown: " + ", ".join(f"“{each}”" for each in names)] if names else []
         if parts:
             said.append("; ".join(parts))
     return ". ".join(said) + ("." if said else "")

@@ -46,9 +46,9 @@ class Glossary:
         """A word of `WORDS`, linked, in the page's language or as `text`."""
         return self._link(f"w:{key}", WORDS[key].term[self._at] if text is None else text)
 
-    def text(self, text: str) -> Html:
-        """Running text with `code` in it, in which the first use of every known word or metric is linked."""
-        seen: set[str] = set()
+    def text(self, text: str, apart: str = "") -> Html:
+        """Running text with `code` in it; the first use of each known word or metric is linked, that of `apart` not."""
+        seen = {apart}
         parts: list[object] = []
         for i, piece in enumerate(re.split(r"`([^`]+)`", text)):
             if i % 2:
@@ -66,15 +66,15 @@ class Glossary:
             parts.append(piece[at:])
         return join(parts)
 
-    def foreign(self, text: str) -> Html:
+    def foreign(self, text: str, apart: str = "") -> Html:
         """Running text in English, marked as such on a page in another language, with the same links."""
         if self._lang == "en":
-            return self.text(text)
-        return tag("span", Glossary._english(self, text), lang="en")
+            return self.text(text, apart)
+        return tag("span", self._english(text, apart), lang="en")
 
-    def _english(self, text: str) -> Html:
+    def _english(self, text: str, apart: str) -> Html:
         other = Glossary("en", self._declared)
-        made = other.text(text)
+        made = other.text(text, apart)
         self._used.update(other._used)
         return made
 
@@ -96,39 +96,37 @@ class Glossary:
         return list(WORDS if key.startswith("w:") else self._declared).index(key[2:])
 
     def _word(self, key: str) -> Html:
-        word = WORDS[key]
+        word, own = WORDS[key], f"w:{key}"
+        formula = word.formula if isinstance(word.formula, str) else word.formula[self._at]
         facts = [
-            ("unit", esc(word.unit)),
-            ("formula", tag("code", word.formula) if word.formula else None),
+            ("unit", esc(word.unit[self._at] if isinstance(word.unit, tuple) else word.unit)),
+            ("formula", tag("code", formula) if formula else None),
             ("healthy", esc(word.healthy[self._at]) if word.healthy[0] else None),
+            ("see", join((self.word(other) for other in word.see), ", ") if word.see else None),
         ]
-        return self._entry(f"w:{key}", esc(word.term[self._at]), self.text(word.text[self._at]), facts)
+        return self._entry(own, esc(word.term[self._at]), self.text(word.text[self._at], own), facts)
 
     def _metric(self, metric: Metric) -> Html:
-        text = self._own(metric.text) if metric.text else Html("")
+        own = f"m:{metric.name}"
         facts = [
             ("unit", esc(metric.unit)),
-            ("formula", self._own(metric.formula)),
+            ("formula", self._own(metric.formula, own)),
             ("range", _range(metric)),
-            ("healthy", self._own(metric.healthy) if metric.healthy else None),
+            ("healthy", self._own(metric.healthy, own) if metric.healthy else None),
             ("scope", esc(SCOPES.get(metric.scope, metric.scope) if self._lang == "zh" else metric.scope)),
         ]
-        return self._entry(f"m:{metric.name}", name(metric.name), text, facts)
+        text = self._own(metric.text, own) if metric.text else Html("")
+        return self._entry(own, name(metric.name), text, facts)
 
-    def _own(self, text: str) -> Html:
+    def _own(self, text: str, apart: str) -> Html:
         """What a metric declares about itself, in the page's language where it is translated."""
         if self._lang == "zh" and text in TRANSLATED:
-            return self.text(TRANSLATED[text])
-        return self.foreign(text)
+            return self.text(TRANSLATED[text], apart)
+        return self.foreign(text, apart)
 
     def _entry(self, key: str, term: Html, text: Html, facts: Iterable[tuple[str, Html | None]]) -> Html:
         said = join(
-            (
-                tag("span", tag("b", ui(fact_name, self._lang)), " ", fact)
-                for fact_name, fact in facts
-                if fact is not None
-            ),
-            " ",
+            (tag("span", tag("b", ui(head, self._lang)), " ", fact) for head, fact in facts if fact is not None), " "
         )
         definition = tag("dd", *([tag("p", text)] if text else []), tag("p", said, class_="facts"))
         return tag("div", tag("dt", term), definition, id=anchor(key), tabindex="-1")

@@ -68,7 +68,12 @@ def join(parts: Iterable[object], between: str = "") -> Html:
 
 def name(text: str) -> Html:
     """A name of code, which may break after its underscores and slashes and nowhere else."""
-    return tag("code", Html(re.sub(r"([_/.])(?=\w)", r"\1<wbr/>", esc(text))))
+    return tag("code", breakable(text))
+
+
+def breakable(text: str) -> Html:
+    """A name without the look of code."""
+    return Html(re.sub(r"([_/.])(?=\w)", r"\1<wbr/>", esc(text)))
 
 
 def command(text: str, lang: str, label: str | None = None) -> Html:

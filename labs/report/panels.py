@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from labs.replay import Decision, Episode, Token
 from labs.report.glossary import Glossary
-from labs.report.page import Html, esc, join, number, table, tag
+from labs.report.page import Html, breakable, esc, join, number, table, tag
 from labs.report.texts import ui
 
 
@@ -102,15 +103,18 @@ def _tokens(tokens: Sequence[Token], glossary: Glossary, lang: str) -> Html:
     ]
     heads = [
         ui("token", lang),
-        *(glossary.word(mask) for mask in ("attention_mask", "response_mask", "loss_mask")),
+        *(glossary.word(mask, breakable(mask)) for mask in ("attention_mask", "response_mask", "loss_mask")),
         *(glossary.word(word) for word in ("reward", "advantage", *(word for _, word in extra), "weight", "version")),
     ]
     rows: list[list[object]] = []
-    for token in tokens:
+    for run in _alike(tokens):
+        token, positions = run[0], str(run[0].position)
+        if len(run) > 1:
+            positions += f"–{run[-1].position}"
         text = tag("code", token.text) if token.text else esc(f"({ui(f'kind_{token.kind}', lang)})")
         rows.append(
             [
-                join([f"{token.position} ", text]),
+                join([f"{positions} ", text]),
                 token.attention_mask,
                 token.response_mask,
                 token.loss_mask,
@@ -121,3 +125,14 @@ def _tokens(tokens: Sequence[Token], glossary: Glossary, lang: str) -> Html:
             ]
         )
     return table(ui("tokens", lang), heads, rows, numeric=range(1, len(heads)))
+
+
+def _alike(tokens: Sequence[Token]) -> list[list[Token]]:
+    """Neighbours that differ in nothing but their position, together."""
+    runs: list[list[Token]] = []
+    for token in tokens:
+        if runs and replace(runs[-1][-1], position=token.position) == token:
+            runs[-1].append(token)
+        else:
+            runs.append([token])
+    return runs

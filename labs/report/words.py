@@ -11,15 +11,18 @@ class Word:
 
     Attributes:
         term, text: in English and Chinese.
-        unit, formula: as for a metric; the formula needs no translation.
+        unit: as for a metric, or in both languages.
+        formula: in English and Chinese, or once where it is arithmetic.
         healthy: the range in which a run is usually fine, in both languages.
+        see: other words of the table that the reader needs.
         pattern: regular expressions by which running text is known to mean it, in both languages; "" never.
     """
 
     term: tuple[str, str]
     text: tuple[str, str]
-    unit: str = "1"
-    formula: str = ""
+    unit: str | tuple[str, str] = "1"
+    formula: str | tuple[str, str] = ""
+    see: tuple[str, ...] = ()
     healthy: tuple[str, str] = ("", "")
     pattern: tuple[str, str] = ("", "")
 
@@ -32,7 +35,7 @@ WORDS = {
     "score": Word(
         term=("score", "分数"),
         unit="reward",
-        formula="verifier(task, submitted answer) - costs of the actions",
+        formula=("verifier(task, submitted answer) - costs of the actions", "验证器(任务, 提交的答案) - 各动作的代价"),
         text=(
             "What the verifier gives a whole trajectory at its end, before any KL or shaping: 1 for the right "
             "answer, else 0.",
@@ -44,6 +47,7 @@ WORDS = {
         term=("reward", "奖励"),
         unit="reward",
         formula="token_level_rewards[t] = token_level_scores[t] - beta KL[t]",
+        see=("score",),
         text=(
             "What one token earns. The score stands on the last token of the policy; every other token has 0 "
             "unless KL is charged.",
@@ -55,6 +59,7 @@ WORDS = {
         term=("return", "回报"),
         unit="reward",
         formula="G[t] = sum over k >= t of gamma^(k-t) reward[k]",
+        see=("reward",),
         text=(
             "What is still to come from a token on; the target of the critic where there is one.",
             "从某个 token 起往后还会得到的总和；有 critic 时是它的目标。",
@@ -64,15 +69,20 @@ WORDS = {
     "value": Word(
         term=("value", "价值"),
         unit="reward",
-        formula="V(s) = expected return from s",
+        formula=("V(s) = expected return from s", "V(s) = 从 s 起的期望回报"),
+        see=("return",),
         text=("What a critic expects from a state on, before it is known.", "critic 对某个状态之后回报的预期。"),
         pattern=(r"\bvalue function\b|\bcritic's values?\b", "价值网络|状态价值"),
     ),
     "advantage": Word(
         term=("advantage", "优势"),
-        unit="1, or reward where it is not normalised",
-        formula="A = (score - mean of the group) / std of the group, or return - value",
+        unit=("1, or reward where it is not normalised", "1；未归一化时为 reward"),
+        formula=(
+            "A = (score - mean of the group) / std of the group, or return - value",
+            "A = (分数 - 组均值) / 组标准差，或 回报 - 价值",
+        ),
         healthy=("mean near 0 in each group", "每组均值接近 0"),
+        see=("score", "return", "value", "group"),
         text=(
             "By how much a trajectory or token did better than was to be expected; its sign says whether the "
             "action becomes likelier.",
@@ -84,6 +94,7 @@ WORDS = {
         term=("weight in the loss", "损失中的权重"),
         unit="1",
         formula="loss_weights[t] = - d loss / d log_prob[t]",
+        see=("advantage",),
         text=(
             "How hard one token pulls at the policy: the gradient is the sum of weight times the gradient of the "
             "log-probability.",
@@ -102,19 +113,22 @@ WORDS = {
     ),
     "attention_mask": Word(
         term=("attention_mask", "attention_mask"),
-        formula="1 on every real token, 0 on padding",
+        formula=("1 on every real token, 0 on padding", "每个真实 token 处为 1，填充处为 0"),
         text=("What the policy reads; tool text is in it.", "策略读到的内容；包括工具文字。"),
         pattern=(r"\battention_mask\b", r"\battention_mask\b"),
     ),
     "response_mask": Word(
         term=("response_mask", "response_mask"),
-        formula="1 on tokens that the policy chose and that no rule rejected",
+        formula=(
+            "1 on tokens that the policy chose and that no rule rejected",
+            "策略所选且未被任何规则拒绝的 token 处为 1",
+        ),
         text=("Which tokens carry a loss.", "哪些 token 带有损失。"),
         pattern=(r"\bresponse_mask\b", r"\bresponse_mask\b"),
     ),
     "loss_mask": Word(
         term=("loss_mask", "loss_mask"),
-        formula="1 on tokens that the policy chose",
+        formula=("1 on tokens that the policy chose", "策略所选的 token 处为 1"),
         text=(
             "Which tokens count in denominators; rejection never changes it.",
             "哪些 token 计入分母；拒绝规则从不改动它。",
@@ -124,14 +138,14 @@ WORDS = {
     "trajectory": Word(
         term=("trajectory", "轨迹"),
         unit="trajectory",
-        formula="decisions and replies of one attempt at one task",
+        formula=("decisions and replies of one attempt at one task", "对一个任务的一次尝试中的全部决策与回复"),
         text=("Also called rollout or episode.", "也叫 rollout 或回合。"),
         pattern=(r"\btrajector(?:y|ies)\b|\brollouts?\b|\bepisodes?\b", "轨迹|回合"),
     ),
     "group": Word(
         term=("group", "组"),
         unit="group",
-        formula="all trajectories of one task in one update",
+        formula=("all trajectories of one task in one update", "一次更新中同一任务的全部轨迹"),
         text=(
             "Rewards are compared within it; a group of equal rewards teaches nothing.",
             "奖励只在组内比较；奖励全等的组什么也教不了。",
@@ -141,14 +155,14 @@ WORDS = {
     "version": Word(
         term=("policy version", "策略版本"),
         unit="version",
-        formula="number of updates the policy has seen",
+        formula=("number of updates the policy has seen", "该策略经历的更新次数"),
         text=("Version 0 is the policy before training.", "版本 0 是训练前的策略。"),
         pattern=(r"\bpolicy versions?\b|\bversions?\b", "策略版本|版本"),
     ),
     "lag": Word(
         term=("lag", "滞后"),
         unit="version",
-        formula="version when it is trained - version when it started",
+        formula=("version when it is trained - version when it started", "被训练时的版本 - 开始时的版本"),
         healthy=("0 on policy; up to a few with a correction", "同策略为 0；有修正时可到几"),
         text=("How old a trajectory is. Above the bound it is thrown away.", "轨迹有多旧。超过上限就被丢弃。"),
         pattern=_simple("lag", "滞后"),
@@ -180,19 +194,22 @@ WORDS = {
     ),
     "exact": Word(
         term=("exact", "精确"),
-        formula="a sum over every possible outcome, no sampling",
+        formula=("a sum over every possible outcome, no sampling", "对每种可能结果求和，不抽样"),
         text=("It has no interval, since nothing was drawn.", "没有区间，因为没有抽样。"),
         pattern=(r"\bexact(?:ly)?\b|\bby enumeration\b", "精确"),
     ),
     "held_out": Word(
         term=("held-out", "留出"),
-        formula="tasks with operands that training never shows",
+        formula=("tasks with operands that training never shows", "操作数在训练中从未出现的任务"),
         text=("They tell learning from remembering.", "用来区分学会与记住。"),
         pattern=(r"\bheld[- ]out\b", "留出"),
     ),
     "interval": Word(
         term=("95 % interval", "95 % 区间"),
-        formula="mean -+ t(n-1) s / sqrt(n) over seeds; Wilson's for a rate of n draws",
+        formula=(
+            "mean -+ t(n-1) s / sqrt(n) over seeds; Wilson's for a rate of n draws",
+            "各种子上 mean -+ t(n-1) s / sqrt(n)；n 次抽样的比率用 Wilson 区间",
+        ),
         text=(
             "It covers the true number in 95 of 100 repetitions; one seed has none.",
             "重复 100 次约有 95 次盖住真值；一个种子没有区间。",
@@ -201,7 +218,7 @@ WORDS = {
     ),
     "seed": Word(
         term=("seed", "种子"),
-        formula="start of the random generator",
+        formula=("start of the random generator", "随机数生成器的起点"),
         text=("The same seed and settings give the same bytes.", "同样的种子和设置给出同样的字节。"),
         pattern=_simple("seed", "种子"),
     ),
