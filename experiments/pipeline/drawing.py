@@ -102,8 +102,10 @@ def _frontier(results: Sequence[Result]) -> Figure:
             panels[0].axhline(most, color=plots.GREEN, lw=1.4, ls="-.", label="trainer never waits")
     panels[0].set_ylim(bottom=0)
     plots.label(panels[0], "", "", "trained per second\n(1/s)")
-    units = {"max_policy_lag": "versions", "submission_batches": "batches", "queue_batches": "batches"}
-    plots.label(panels[1], "", f"staleness bound: {rule} ({units[rule]})", "lag of what trained\n(versions)")
+    units = {"submission_batches": "batches", "queue_batches": "batches"}
+    unit = {"sync": "versions", "step": "steps", "sample": "samples"}[first.data["rules"]["version_unit"]["value"]]
+    units["max_policy_lag"] = unit
+    plots.label(panels[1], "", f"staleness bound: {rule} ({units[rule]})", f"lag of what trained\n({unit})")
     _legend(fig, panels)
     seeds = f"seed {first.seed}" if len(results) == 1 else "; ".join(bands) or f"{len(results)} seeds"
     fig.suptitle(f"Throughput against staleness ({first.config['system']}, {seeds})")

@@ -83,9 +83,11 @@ def lines(told: Mapping[str, Sequence[str]], show: Sequence[str] = SECTIONS) -> 
 def _outcome(run: Run, m: Mapping[str, float]) -> list[str]:
     counts = {status: sum(run.lags(status).values()) for status in STATUSES}
     left = ", ".join(f"{n:,} {status}" for status, n in counts.items() if n and status != ACCEPTED)
+    lost, doubled = m["lost_tasks"], m["doubled_tasks"]
     return [
         f"{run.work.tasks:,} tasks, {len(run.trajectories):,} trajectories: {counts[ACCEPTED]:,} trained"
         + (f", {left}" if left else ""),
+        f"tasks of which nothing trained: {lost:,.0f}; tasks that were made more than once: {doubled:,.0f}",
         f"{m['seconds']:,.3f} simulated s, {m['steps']:,.0f} steps, {len(run.publications):,} publications",
         f"{m['trained_per_second']:.4g} trained/s = {run.rules.workers:,} workers x {m['workers_busy']:.1%} busy x "
         f"{m['useful']:.1%} of that trained / {m['mean_trained_seconds']:.3g} s a trained rollout",
