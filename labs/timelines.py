@@ -134,7 +134,7 @@ def shown(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [dict(r) for r in first[:MOST_SPANS]]
 
 
-def segments(row: Row, published: Mapping[int, float]) -> list[tuple[int, float, float]]:
+def segments(row: Row, published: Mapping[int, float], again: float = 0.0) -> list[tuple[int, float, float]]:
     """`(version, start, end)` of every part of a rollout that one version made.
 
     A part after the first begins when its version was published, or later where the prefix is computed again; what
@@ -143,25 +143,19 @@ def segments(row: Row, published: Mapping[int, float]) -> list[tuple[int, float,
     Args:
         row: the trajectory.
         published: version to the moment of its publication.
+        again: seconds to compute the prefix again after a publication.
     """
     spans = row.get("spans") or [[row["start_version"], row["end"] - row["start"]]]
     parts: list[tuple[int, float, float]] = []
-    at: float = row["start"]
     for i, (version, seconds) in enumerate(spans):
-        begin = at if i == 0 else max(at, published.get(version, at))
-        at = begin + seconds
-        parts.append((version, begin, at))
-    # The last part ends with the rollout: where a prefix was computed again it begins that much later.
-    late = row["end"] - at
-    if len(parts) > 1 and late > 0:
-        version, begin, end = parts[-1]
-        parts[-1] = (version, begin + late, end + late)
+        begin = row["start"] if i == 0 else published[version] + again
+        parts.append((version, begin, begin + seconds))
     return parts
 
 
 def gantt_versions(
     axes: Axes, rows: Sequence[Row], steps: Sequence[Row], publications: Sequence[Sequence[float]], workers: int,
-    until: float,
+    until: float, again: float = 0.0,
 ) -> None:  # fmt: skip
     """Workers and trainer as lanes over time, every part of a rollout in the colour of the version that made it.
 
@@ -172,6 +166,7 @@ def gantt_versions(
         publications: `(time, version)`, drawn as vertical lines.
         workers: how many there are; at most `VERSION_LANES` are drawn.
         until: simulated seconds to draw.
+        again: seconds to compute a resumed rollout's prefix again.
     """
     from matplotlib.collections import PolyCollection
 
@@ -193,7 +188,7 @@ def gantt_versions(
     for row in rows:
         if row["worker"] < lanes and row["start"] < until:
             middle = lanes - row["worker"]
-            for version, begin, end in segments(row, published):
+            for version, begin, end in segments(row, published, again):
                 box(color(version), row["status"] == "accepted", begin, end, middle - 0.43, middle + 0.43)
     for step in steps:
         if step["start"] < until:

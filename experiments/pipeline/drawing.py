@@ -28,8 +28,10 @@ def _versions(result: Result, some: str) -> Figure:
     # Until the last of the drawn rollouts begins: what began before fills the page, and a long tail does not empty it.
     until = max((r["start"] for r in rows), default=0.0) or max((r["end"] for r in rows), default=0.0) or 1.0
     until = max(until, max((r["end"] for r in rows), default=1.0)) if len(rows) < timelines.MOST_SPANS else until
+    resumes = result.data["rules"]["in_flight"]["value"] == "abort_resume"
+    again = result.config["resume_seconds"] if resumes else 0.0
     fig, axes = plots.figure(height=2.4 + 0.55 * min(workers, 8))
-    timelines.gantt_versions(axes, rows, result.metrics, result.data["publications"], workers, until)
+    timelines.gantt_versions(axes, rows, result.metrics, result.data["publications"], workers, until, again)
     whole = result.data["measures"]["seconds"]
     part = "" if until >= whole else f", the first {until:,.0f} of {whole:,.0f} s"
     plots.label(axes, "", "time (simulated s)")

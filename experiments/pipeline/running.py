@@ -65,6 +65,8 @@ def run(config: Any, seed: int, progress: Progress | None = None) -> Result:
     until = kept[-1].start
     trajectories = [t.row() for t in kept]
     steps = _steps(one)
+    drawn = timelines.shown(trajectories)
+    drawn_until = max((row["end"] for row in drawn), default=0.0)
     data: dict[str, Any] = {
         "system": {"name": system.name, "title": system.title, "source": system.source, "apart": system.apart},
         "rules": {
@@ -81,8 +83,8 @@ def run(config: Any, seed: int, progress: Progress | None = None) -> Result:
         "frontier": {"rule": bound, "own": _json(getattr(rules, bound)) if bound else None, "rows": rows},
         "varied": table,
         "series": series(one),
-        "publications": [list(p) for p in one.publications[: timelines.MOST_ROLLOUTS]],
-        "gantt": timelines.shown(trajectories),
+        "publications": [list(p) for p in one.publications if p[0] <= drawn_until],
+        "gantt": drawn,
         "report": spoken,
     }
     if synchronous is not None:
