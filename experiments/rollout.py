@@ -88,6 +88,7 @@ METRICS = (
 
 def run(config: Config, seed: int, progress: Progress | None = None) -> Result:
     """Run both schedules on the same durations."""
+    from labs.pipeline.measures import journey
     from labs.pipeline.model import simulate
     from labs.pipeline.rules import Rules
     from labs.pipeline.workload import course_durations
@@ -109,7 +110,12 @@ def run(config: Config, seed: int, progress: Progress | None = None) -> Result:
 
         runs[name] = simulate(rules, durations, progress=report)
     data: dict[str, Any] = {
-        name: {**one.summary(), "trajectories": [t.row() for t in one.trajectories]} for name, one in runs.items()
+        name: {
+            **one.summary(),
+            "seconds_of_a_trained_trajectory": {part: s for part, s in journey(one).items() if part != "sibling"},
+            "trajectories": [t.row() for t in one.trajectories],
+        }
+        for name, one in runs.items()
     }
     sync, away = data["synchronous"], data["asynchronous"]
     # A schedule that takes no time at all, or accepts nothing, has no throughput to compare with.
@@ -132,6 +138,7 @@ def run(config: Config, seed: int, progress: Progress | None = None) -> Result:
             _line("synchronous", sync),
             _line("asynchronous", away),
             f"ratio of accepted throughput: {ratio:.3f} asynchronous to synchronous",
+            "a trained trajectory, " + "; ".join(f"{name}: {_journey(data[name])}" for name in SCHEDULES),
             f"at ingestion, asynchronous: {lags}" if len(lags) < 100 else f"at ingestion, asynchronous: {lags[:97]}...",
         ],
         conclusion=(
@@ -157,6 +164,11 @@ def _line(name: str, data: Mapping[str, Any]) -> str:
         f"{data['rejected_stale_trajectories']} rejected, {data['accepted_per_simulated_second']:.4f} accepted/s; "
         f"workers busy {data['environment_worker_busy_fraction']:.0%}, trainer {data['trainer_busy_fraction']:.0%}"
     )
+
+
+def _journey(data: Mapping[str, Any]) -> str:
+    parts = data["seconds_of_a_trained_trajectory"]
+    return " + ".join(f"{name} {seconds:.3f} s" for name, seconds in parts.items())
 
 
 def _steps(schedule: str, run: Run) -> list[dict[str, Any]]:

@@ -57,6 +57,18 @@ def test_the_figures_of_the_course_tasks(settings, synchronous, asynchronous):
     assert figure(data["asynchronous"]) == asynchronous
 
 
+def test_rollout_time_is_apart_from_queue_time():
+    found = result()
+    for name in rollout.SCHEDULES:
+        data = found.data[name]
+        trained = [t for t in data["trajectories"] if t["status"] == "accepted"]
+        parts = data["seconds_of_a_trained_trajectory"]
+        assert parts["rollout"] == pytest.approx(sum(t["end"] - t["start"] for t in trained) / len(trained))
+        assert parts["queue"] == pytest.approx(sum(t["ingested"] - t["end"] for t in trained) / len(trained))
+        assert parts["training"] == pytest.approx(2.0)
+        assert f"{name}: rollout {parts['rollout']:.3f} s + queue {parts['queue']:.3f} s" in found.summary[3]
+
+
 def test_the_trajectories_of_the_result_are_the_asynchronous_ones():
     found = result()
     assert found.trajectories == found.data["asynchronous"]["trajectories"]
