@@ -1,19 +1,22 @@
-"""Mutation run over the algorithm layer: mutmut in a copy of the checkout, judged against `tests/mutation/survivors.md`.
+"""Mutation run over the algorithm layer: mutmut in a copy of the checkout, judged by `tests/mutation/survivors.md`.
 
-    python .ci/mutation.py [PART ...] [--work FOLDER] [--children N] [--list]
+    python .ci/mutation.py [PART ...] [--sample N] [--work FOLDER] [--children N] [--list]
 
 PART is one of masked, kl, correction, losses, advantages (default: all). mutmut leaves decorated functions alone, and
-every entry of a registry is decorated; so in the copy each `@decorator` above a function becomes an assignment below it,
-which means the same to Python. Sentences of errors and `Metric(...)` declarations are not mutated (`[tool.mutmut]`).
-A folder given by `--work` keeps what is known between runs; mutmut runs again what changed.
+every entry of a registry is decorated; so in the copy each `@decorator` above a function becomes an assignment below
+it, which means the same to Python. Sentences of errors and `Metric(...)` declarations are not mutated (see
+`[tool.mutmut]`). `--sample` draws that many mutants of each part at random (always the same) and states the interval
+of the share that is killed. A folder given by `--work` keeps the copy between runs.
 
 Exit code 1: a part has less than 90 % of its mutants killed, or a survivor is not in the list.
 """
+# ruff: noqa: T201
 
 import argparse
 import ast
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -93,7 +96,9 @@ def mutate(work: Path, names: list[str], children: int) -> None:
 
 def change(work: Path, mutant: str) -> str:
     """`labs/x.py function: old line -> new line` of a mutant."""
-    shown = subprocess.run([tool("mutmut"), "show", mutant], cwd=work, check=True, capture_output=True, text=True).stdout
+    shown = subprocess.run(
+        [tool("mutmut"), "show", mutant], cwd=work, check=True, capture_output=True, text=True
+    ).stdout
     lines = [line for line in shown.splitlines() if re.match(r"[-+](?![-+]{2} )", line)]
     old, new = ([line[1:].strip() for line in lines if line[0] == sign] for sign in "-+")
     module, _, name = mutant.rpartition(".")
@@ -111,26 +116,38 @@ def listed() -> Counter[str]:
     return Counter(re.findall(r"^- `(labs\..*)`$", text, flags=re.MULTILINE))
 
 
-def report(work: Path, part: str, known: Counter[str], write: bool) -> bool:
-    found = verdicts(work, part)
+def interval(killed: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    z, p = 1.96, killed / n
+    middle, half = p + z * z / (2 * n), z * ((p * (1 - p) + z * z / (4 * n)) / n) ** 0.5
+    return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
+
+
+def report(work: Path, part: str, chosen: list[str], known: Counter[str], write: bool) -> bool:
+    every = verdicts(work, part)
+    found = {mutant: every[mutant] for mutant in chosen or every}
     killed = sum(code in KILLED for code in found.values())
     slow = sum(code in SLOW for code in found.values())
     alive = [mutant for mutant, code in found.items() if code not in KILLED | SLOW]
     changes = Counter(change(work, mutant) for mutant in alive)
     unknown = changes - known
     share = (killed + slow) / max(len(found), 1)
+    drawn = f" drawn from {len(every)} (95 % interval {{:.1%}} to {{:.1%}})" if len(found) < len(every) else ""
     print(
-        f"{part}: {len(found)} mutants, {killed} killed by a test, {slow} by the clock, {len(alive)} survived "
-        f"({share:.1%} killed, needed {NEEDED:.0%}); {sum(unknown.values())} of the survivors not in the list"
+        f"{part}: {len(found)} mutants{drawn.format(*interval(killed + slow, len(found)))}, {killed} killed by a test, "
+        f"{slow} by the clock, {len(alive)} survived: {share:.1%} killed, needed {NEEDED:.0%}; "
+        f"{sum(unknown.values())} of the survivors not in the list",
+        flush=True,
     )
     for text in sorted((changes if write else unknown).elements()):
-        print(f"- `{text}`" if write else f"  not listed: {text}")
+        print(f"- `{text}`" if write else f"  not listed: {text}", flush=True)
     return bool(found) and share >= NEEDED and not unknown
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--sample", type=int, default=0, metavar="N", help="mutants of each part (default: all)")
     parser.add_argument("--work", type=Path, help="folder of the copy; kept (default: new, removed)")
     parser.add_argument("--children", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", action="store_true", help="print every survivor as a line for the list")
@@ -142,13 +159,17 @@ def main() -> int:
     try:
         copy(work)
         known, good = listed(), True
+        if options.sample:  # what mutants there are is known after a first run, of one
+            mutate(work, ["labs.masked.x_masked_sum__mutmut_1"], 1)
         for part in parts:
             names = [pattern.removesuffix(".py").replace("/", ".") for pattern in PARTS[part]]
             names = [name if name.endswith("*") else name + ".*" for name in names]
-            done = verdicts(work, part)
-            if not done or None in done.values() or not options.list:
-                mutate(work, names, options.children)
-            good &= report(work, part, known, options.list)
+            chosen: list[str] = []
+            if options.sample:
+                every = sorted(verdicts(work, part))
+                chosen = random.Random(0).sample(every, min(options.sample, len(every)))
+            mutate(work, chosen or names, options.children)
+            good &= report(work, part, chosen, known, options.list)
         return 0 if good else 1
     finally:
         if options.work is None:

@@ -187,7 +187,7 @@ def _batch(config: Config, policy: Policy, step: StepConfig) -> TokenBatch:
     episodes = pack(environment, tasks, [known[actions] for _, actions in ROLLOUTS], policy, names)
     batch = episodes.tokens().replace(scores=torch.tensor(config.scores, dtype=torch.float64))
     critic = ValueTable(torch.from_numpy(_truth().row_values))
-    wanted = set().union(*(required(replace(step, estimator=name)) for name in estimators))
+    wanted = set().union(*(required(replace(step, estimator=name)) for name in estimators.sound()))
     rest: dict[str, Any] = {"critic": critic, "environment": environment, "tasks": dict(zip(names, tasks, strict=True))}
     return complete(batch, sorted(wanted), old=policy, reference=policy, **rest)
 
@@ -224,14 +224,14 @@ def _names(
     from labs.step import stages
 
     rows = []
-    for name in estimators:
+    for name in estimators.sound():
         renamed = replace(step, estimator=name, estimator_options={})
         *_, (_, own) = stages(batch, renamed, generator=torch.Generator().manual_seed(seed))
         value, _ = _loss(own, moved, renamed, seed)
         _, gradient = _loss(own, policy, renamed, seed)
         shared, _ = _loss(done, moved, renamed, seed)
         rows.append(_row("estimator", name, value, shared, gradient, exact))
-    for name in losses:
+    for name in losses.sound():
         if name == "bypass_mode" or losses[name].meta["properties"].needs_config:
             continue
         renamed = replace(step, loss=name)

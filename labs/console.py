@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -56,11 +57,13 @@ def guard(call: Callable[..., object], *arguments: object) -> int:
     """Call a command and return its exit code: what it returns if that is an integer, otherwise 0.
 
     1 the system refused (disk, permission, a closed pipe); 2 the input is wrong; 130 interrupted. Whatever goes wrong
-    is said in one sentence on standard error. A traceback means a bug in the lab.
+    is said in one sentence on standard error, and so is a warning. A traceback means a bug in the lab.
     """
     # The lab's tensors are tiny: more threads only cost time, and one thread makes any number of processes agree.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    shown = warnings.showwarning
+    warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
     try:
         code = call(*arguments)
         sys.stdout.flush()
@@ -74,6 +77,8 @@ def guard(call: Callable[..., object], *arguments: object) -> int:
             return _end(1, "standard output was closed by its reader")
         where = f"{error.filename}: " if error.filename else "cannot write: "
         return _end(1, f"{where}{error.strerror or error}")
+    finally:
+        warnings.showwarning = shown
 
 
 def leave(code: int) -> NoReturn:

@@ -30,8 +30,8 @@ FATAL = frozenset({"runs", "result", "pure", "shape", "dtype", "finite", "determ
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong.
+class Breach:
+    """One clause of a contract or a declaration that a function breaks.
 
     Attributes:
         what: the field of `Properties`, or the clause of the contract.
@@ -49,16 +49,16 @@ def same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rtol=RTOL, atol=ATOL, equal_nan=True)
 
 
-def _contract(function: Estimator, generator: torch.Generator, trials: int) -> Iterator[Finding]:
+def _contract(function: Estimator, generator: torch.Generator, trials: int) -> Iterator[Breach]:
     for case in cases(generator, trials):
         try:
             yield from _contract_on(function, case)
         except RunError as error:
-            yield Finding("runs", f"raises {error}", case.columns)
+            yield Breach("runs", f"raises {error}", case.columns)
             return
 
 
-def _at_corners(function: Estimator, generator: torch.Generator) -> Iterator[Finding]:
+def _at_corners(function: Estimator, generator: torch.Generator) -> Iterator[Breach]:
     for size in range(3):
         case = draw_case(generator, size)
         for what, columns in _corners(case).items():
@@ -78,48 +78,48 @@ def _corners(case: Case) -> dict[str, dict[str, Any]]:
     }
 
 
-def _survives(function: Estimator, what: str, case: Case) -> Iterator[Finding]:
+def _survives(function: Estimator, what: str, case: Case) -> Iterator[Breach]:
     """A corner may be refused with a `ValueError`; an answer must be finite, and leave its input alone."""
     kept = {n: c.clone() for n, c in case.columns.items() if isinstance(c, Tensor)}
     try:
         result = case.run(function)
     except RunError as error:
         if not isinstance(error.cause, ValueError):
-            yield Finding(what, f"raises {error}; a ValueError with a sentence may be raised here", case.columns)
+            yield Breach(what, f"raises {error}; a ValueError with a sentence may be raised here", case.columns)
         return
     written = [n for n, c in kept.items() if not torch.equal(c, case.columns[n])]
     if written:
-        yield Finding("pure", f"writes into its input {written[0]} ({what})", {**case.columns, **kept})
+        yield Breach("pure", f"writes into its input {written[0]} ({what})", {**case.columns, **kept})
     if not all(bool(tensor.isfinite().all()) for tensor in result):
-        yield Finding(what, "gives NaN or inf", {**case.columns, **kept})
+        yield Breach(what, "gives NaN or inf", {**case.columns, **kept})
 
 
-def _contract_on(function: Estimator, case: Case) -> Iterator[Finding]:
+def _contract_on(function: Estimator, case: Case) -> Iterator[Breach]:
     kept = {n: c.clone() for n, c in case.columns.items() if isinstance(c, Tensor)}
     result: object = case.run(function)
     if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(x, Tensor) for x in result)):
-        yield Finding("result", f"returns {type(result).__name__}, not a tuple of two tensors", case.columns)
+        yield Breach("result", f"returns {type(result).__name__}, not a tuple of two tensors", case.columns)
         return
     written = [n for n, c in kept.items() if not torch.equal(c, case.columns[n])]
     if written:
-        yield Finding("pure", f"writes into its input {written[0]}", case.columns)
+        yield Breach("pure", f"writes into its input {written[0]}", case.columns)
         return
     shape, again = tuple(case.response_mask.shape), case.run(function)
     for name, tensor, second in zip(("advantages", "returns"), result, again, strict=True):
         if tuple(tensor.shape) != shape:
-            yield Finding("shape", f"{name} has shape {tuple(tensor.shape)}, needed {shape}", case.columns)
+            yield Breach("shape", f"{name} has shape {tuple(tensor.shape)}, needed {shape}", case.columns)
             return
         if tensor.dtype != torch.float32:
-            yield Finding("dtype", f"{name} is {tensor.dtype} for float32 rewards and an int64 mask", case.columns)
+            yield Breach("dtype", f"{name} is {tensor.dtype} for float32 rewards and an int64 mask", case.columns)
         if not bool(tensor.isfinite().all()):
-            yield Finding("finite", f"{name} holds NaN or inf for finite input", case.columns)
+            yield Breach("finite", f"{name} holds NaN or inf for finite input", case.columns)
         if not torch.equal(tensor, second):
-            yield Finding("deterministic", f"{name} differs between two calls on the same batch", case.columns)
+            yield Breach("deterministic", f"{name} differs between two calls on the same batch", case.columns)
     if not same(case.but(response_mask=case.response_mask.float()).run(function)[0], result[0]):
-        yield Finding("mask dtype", "a float32 mask gives other advantages than an int64 mask", case.columns)
+        yield Breach("mask dtype", "a float32 mask gives other advantages than an int64 mask", case.columns)
     tracked = case.but(token_level_rewards=case.token_level_rewards.clone().requires_grad_())
     if tracked.run(function)[0].requires_grad:
-        yield Finding("no gradient", "advantages carry a gradient; compute them under torch.no_grad", case.columns)
+        yield Breach("no gradient", "advantages carry a gradient; compute them under torch.no_grad", case.columns)
 
 
 def _probe_zero_where_masked(function: Estimator, case: Case, _: torch.Generator) -> bool:
@@ -316,7 +316,7 @@ def _holds(probe: Probe, function: Estimator, case: Case, generator: torch.Gener
 
 def check_estimator(
     function: Estimator, generator: torch.Generator, *, declared: Properties | None = None, trials: int = 12
-) -> list[Finding]:
+) -> list[Breach]:
     """What is wrong with an estimator; empty when nothing is.
 
     Args:
@@ -336,7 +336,7 @@ def check_estimator(
     for name, column in (("groups", "index"), ("critic", "values")):
         if getattr(declared, name) != (column in needs):
             said = getattr(declared, name)
-            findings.append(Finding(name, f"declares {name}={said}, but needs={needs!r} says otherwise ({column})"))
+            findings.append(Breach(name, f"declares {name}={said}, but needs={needs!r} says otherwise ({column})"))
     measured, witnesses = measure(function, generator, trials)
     for name, value in measured.items():
         said = getattr(declared, name)
@@ -344,7 +344,7 @@ def check_estimator(
             continue
         witness = witnesses[name].get(said)
         findings.append(
-            Finding(
+            Breach(
                 name,
                 f"declares {name}={said!r}, measured {value!r} on {trials} batches",
                 {} if witness is None else witness.columns,

@@ -8,30 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from labs.contract import Breach
 from labs.loss_probe import Probe, close, draw, measure, wide
 from labs.properties import LossProperties
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong.
-
-    Attributes:
-        what: the check, or the field of the declaration.
-        text: one sentence with the evidence.
-    """
-
-    what: str
-    text: str
-
-
-def check_loss(function: Callable[..., Any], declared: LossProperties | None = None) -> list[Finding]:
+def check_loss(function: Callable[..., Any], declared: LossProperties | None = None) -> list[Breach]:
     """Everything that is wrong with a policy loss; an empty list when nothing is.
 
     Args:
@@ -61,7 +49,7 @@ def check_loss(function: Callable[..., Any], declared: LossProperties | None = N
         except Exception as error:
             sentence = f"it raised {type(error).__name__}: {error}"
         if sentence:
-            found.append(Finding(name, sentence))
+            found.append(Breach(name, sentence))
     return found + ([] if declared is None else _declaration(function, declared))
 
 
@@ -155,17 +143,17 @@ def _derivative(probe: Probe, declared: LossProperties) -> str | None:
     return None
 
 
-def _declaration(function: Callable[..., Any], declared: LossProperties) -> list[Finding]:
+def _declaration(function: Callable[..., Any], declared: LossProperties) -> list[Breach]:
     try:
         measured = measure(function)
     except Exception as error:
-        return [Finding("declaration", f"it cannot be measured: {type(error).__name__}: {error}")]
+        return [Breach("declaration", f"it cannot be measured: {type(error).__name__}: {error}")]
     found = []
     for name in (f.name for f in fields(declared)):
         said, seen = getattr(declared, name), getattr(measured, name)
         if name == "needs_config":
             if bool(said) != bool(seen):
-                found.append(Finding(name, f"declared {said!r}; without settings it {'raises' if seen else 'works'}"))
+                found.append(Breach(name, f"declared {said!r}; without settings it {'raises' if seen else 'works'}"))
         elif said != seen:
-            found.append(Finding(name, f"declared {said!r}, measured {seen!r}"))
+            found.append(Breach(name, f"declared {said!r}, measured {seen!r}"))
     return found

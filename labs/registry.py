@@ -93,6 +93,23 @@ class Registry(Mapping[str, Any]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def sound(self) -> list[str]:
+        """The names whose files can be imported; any other is passed over with a warning that says what is wrong.
+
+        For what goes through all entries: one broken file of a user's must not stop it.
+        """
+        import warnings
+
+        names = []
+        for name in self:
+            try:
+                self[name]
+            except InputError as error:
+                warnings.warn(f"passed over: {error}", stacklevel=2)
+            else:
+                names.append(name)
+        return names
+
     def __contains__(self, name: object) -> bool:
         return name in set(self)
 

@@ -4,7 +4,8 @@ Four questions, in this order:
 
 1. Does it keep the contract and its own declaration? (`labs.contract`, `labs.contract_losses`)
 2. Which registered entries does it equal, on random batches, in value and (a loss) in gradient?
-3. If it equals none: which is nearest, and on which smallest batch do they differ?
+3. If it equals none: which is nearest, on which smallest batch do they differ, and is it one with a common mistake in
+   it? (`labs.mistakes`)
 4. Does it reproduce the rows that verl recorded for what it equals or claims to be?
 """
 
@@ -28,6 +29,7 @@ from labs.errors import InputError, one_of
 from labs.golden import Row, difference, rows, tensors
 from labs.loss_probe import Case as LossCase
 from labs.loss_probe import Probe, draw
+from labs.mistakes import recognise
 from labs.registry import KINDS, Registry, estimators, load_file, losses
 
 #: Batches on which two functions must agree to be called equal, and how closely (relative and absolute).
@@ -59,6 +61,8 @@ class Report:
         nearest: the registered entry that agrees most often (of several, the one closest in value), where `equals` is
             empty.
         measured: an undeclared estimator's properties, as measured.
+        resembles: where `equals` is empty, the entries with a common mistake in them that it cannot be told from.
+        passed_over: files of the registry that could not be imported, each with the reason.
         doubts: what is seldom meant among those, in sentences; no clause is broken.
         golden: rows tried and matched, by recorded function; `mismatches` has the sentences.
     """
@@ -69,6 +73,8 @@ class Report:
     equals: list[str] = field(default_factory=list)
     nearest: Difference | None = None
     measured: dict[str, Any] = field(default_factory=dict)
+    resembles: list[str] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     golden: dict[str, tuple[int, int]] = field(default_factory=dict)
     mismatches: list[str] = field(default_factory=list)
@@ -128,21 +134,24 @@ def verify(target: str, *, seed: int = 0) -> Report:
         if FATAL.isdisjoint(broken) and "properties" not in getattr(function, "meta", {}):
             report.measured = measure(function, generator)[0]
             report.doubts = _doubts(report.measured, inspect.signature(function).parameters)
-        compare = _estimator_pairs(seed)
+        compare = estimator_pairs(seed)
     else:
         report.findings = _first_of_each(check_loss(function))
-        compare = _loss_pairs(seed)
+        compare = loss_pairs(seed)
     if any(f.what in ("runs", "result", "shape", "returns") for f in report.findings):
         return report
     candidates: list[tuple[float, Difference]] = []
+    entries: dict[str, Callable[..., Any]] = {}
     for other in registry:
         try:
             theirs = registry[other]
-        except InputError:  # another file of the user's that cannot be imported
+        except InputError as error:  # another file of the user's that cannot be imported
+            report.passed_over.append(str(error))
             continue
         if theirs is function:
             continue
-        parted = [(batch, a, b) for batch, a, b in compare(function, theirs) if not _agree(a, b)]
+        entries[other] = theirs
+        parted = [(batch, a, b) for batch, a, b in compare(function, theirs) if not agree(a, b)]
         if not parted:
             report.equals.append(other)
         else:
@@ -151,6 +160,8 @@ def verify(target: str, *, seed: int = 0) -> Report:
             candidates.append((gap, Difference(other, batch, a, b, 1 - len(parted) / TRIALS)))
     if not report.equals and candidates:
         report.nearest = max(candidates, key=lambda c: (c[1].share, -c[0]))[1]
+        masked = report.measured.get("zero_where_masked", True)
+        report.resembles = recognise(function, entries, compare, agree, masked=masked)
     _golden(function, name, registry, report)
     return report
 
@@ -160,7 +171,8 @@ def _first_of_each(findings: list[Any]) -> list[Any]:
     return list({finding.what: finding for finding in reversed(findings)}.values())[::-1]
 
 
-def _agree(a: Any, b: Any) -> bool:
+def agree(a: Any, b: Any) -> bool:
+    """Equal within `TOLERANCE`, or raised the same."""
     if isinstance(a, str) or isinstance(b, str):
         return bool(a == b)
     return all(
@@ -212,7 +224,8 @@ def _unusual(case: Case, number: int) -> Case:
     return Case(columns).but(token_level_rewards=rewards, response_mask=mask, index=np.array(index, dtype=object))
 
 
-def _estimator_pairs(seed: int) -> Pairs:
+def estimator_pairs(seed: int) -> Pairs:
+    """`TRIALS` small batches on which the advantages of two estimators are compared."""
     generator = torch.Generator().manual_seed(seed + 1)
     drawn = [_unusual(draw_case(generator, 1 + i // 4, holes=i % 8 >= 4), i) for i in range(TRIALS)]
 
@@ -229,7 +242,8 @@ def _estimator_pairs(seed: int) -> Pairs:
     return pairs
 
 
-def _loss_pairs(seed: int) -> Pairs:
+def loss_pairs(seed: int) -> Pairs:
+    """`TRIALS` small batches on which two losses are compared, in value and in gradient."""
     drifts = (0.0, 0.1, 0.3, 1.0)
     drawn = [
         draw(seed * TRIALS + i, drifts[i % 4], rows=2 + i // 8, width=2 + i // 6, empty_row=i % 5 == 4)

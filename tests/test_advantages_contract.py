@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labs.contract import PROBES, Finding, check_estimator, measure
+from labs.contract import PROBES, Breach, check_estimator, measure
 from labs.contract_cases import draw_case, draw_mask
 from labs.properties import Properties
 from labs.registry import Registry, estimators
@@ -166,7 +166,7 @@ def test_needs_and_declaration_must_agree():
         return good(token_level_rewards, response_mask)
 
     findings = check_estimator(lonely, seeded())
-    assert Finding("groups", "declares groups=True, but needs=() says otherwise (index)") in findings
+    assert Breach("groups", "declares groups=True, but needs=() says otherwise (index)") in findings
 
 
 def test_an_unknown_column_is_named():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labs.errors import InputError, one_of
+from labs.errors import LONG, InputError, one_of
 from labs.registry import (
     KINDS,
     Registry,
@@ -77,6 +77,25 @@ def test_a_file_that_does_not_parse_hides_no_other(folder: Registry) -> None:
         folder["lacking"]
     with pytest.raises(InputError, match=r"^no$"):
         folder["refuses"]
+
+
+@pytest.mark.filterwarnings("ignore:passed over")
+def test_what_goes_through_all_entries_passes_over_a_broken_one_and_says_so(folder: Registry) -> None:
+    with pytest.warns(
+        UserWarning, match=r"passed over: thing explodes: .*explodes\.py, line 2: RuntimeError"
+    ) as caught:
+        names = folder.sound()
+    assert {"good", "whole"} <= set(names)
+    assert "explodes" not in names
+    assert any("bad.py does not define 'bad'" in str(each.message) for each in caught)
+
+
+def test_of_many_names_only_close_ones_are_shown() -> None:
+    many = [f"name{k}" for k in range(LONG)] + ["grpo"]
+    assert str(one_of("entry", "grop", many)) == "entry is 'grop'; did you mean grpo?"
+    assert str(one_of("entry", "x", many)) == (
+        f"entry is 'x'; allowed: {LONG + 1} names, the first of them name0, name1, name2, name3, name4"
+    )
 
 
 def test_a_miss_offers_close_names(folder: Registry) -> None:

@@ -34,7 +34,8 @@ SCORES = (1.0, 0.0, 0.5, 0.25)
 
 def group_estimators() -> list[str]:
     """The entries that compare rows of one id and read nothing but scores, mask and ids."""
-    return [n for n in estimators if estimators[n].meta["properties"].groups and set(estimators[n].needs) <= {"index"}]
+    found = {n: estimators[n] for n in estimators.sound()}
+    return [n for n, e in found.items() if e.meta["properties"].groups and set(e.needs) <= {"index"}]
 
 
 def advantages(name: str, scores: Sequence[float], ids: Sequence[str]) -> list[float] | None:

@@ -165,7 +165,7 @@ def __getattr__(name: str) -> Any:
         Metric(name="exact_final_score", unit="reward", formula="its expected score, by enumeration", scope="run",
                better="higher"),
     )  # fmt: skip
-    entries = [m for n in losses for m in losses[n].meta.get("metrics", ())]
+    entries = [m for n in losses.sound() for m in losses[n].meta.get("metrics", ())]
     options = [m for option in OPTIONS for m in option_metrics(option)]
     declared = [*own, *trainer.METRICS, *sampling.METRICS, *kl.METRICS, *ACTOR_METRICS, *VALUE_METRICS,
                 *CORRECTION, *BATCH, *options, *entries]  # fmt: skip

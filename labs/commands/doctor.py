@@ -1,4 +1,4 @@
-"""Look at this machine: what is installed, what is missing, and how to get it."""
+"""Look at this machine: what is installed, what is missing and how to get it, and which file cannot be imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 def command() -> int:
     """Check Python, packages, the checkout and the results folder; exit code 1 when something will not work."""
     bad = False
-    for level, what, text in (*_python(), *_packages(), *_checkout(), *_results()):
+    for level, what, text in (*_python(), *_packages(), *_checkout(), *_entries(), *_results()):
         bad |= level == "bad"
         click.echo(f"{level:<5} {what:<12} {text}")
     click.echo("\nsomething will not work; see the lines that begin with bad" if bad else "\nall is well")
@@ -98,6 +98,23 @@ def _checkout() -> Iterator[Finding]:
         yield "note", "git", f"{ROOT} is no git checkout; stamps will not name the commit"
     else:
         yield "ok", "git", f"commit {said['commit'][:12]}" + (", with changes" if said["dirty"] else "")
+
+
+def _entries() -> Iterator[Finding]:
+    """Every file of the registries can be imported."""
+    import warnings
+
+    from labs.registry import KINDS
+
+    for plural, registry in KINDS.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            sound = registry.sound()
+        broken = [str(each.message) for each in caught if str(each.message).startswith("passed over: ")]
+        for sentence in broken:
+            yield "bad", plural, sentence.removeprefix("passed over: ")
+        if not broken:
+            yield "ok", plural, f"{len(sound)}, all can be imported"
 
 
 def _results() -> Iterator[Finding]:

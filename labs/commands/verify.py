@@ -37,6 +37,8 @@ def command(target: str, seed: int) -> int:
         click.echo(f"doubtful: {sentence}")
     for other in report.equals:
         click.echo(f"equals {other}: {_first_line(report.kind, other)}")
+    for sentence in report.resembles:
+        click.echo(f"equals {sentence}")
     if report.nearest is not None:
         nearest = report.nearest
         how = f"equal on {nearest.share:.0%} of the batches" if nearest.share else "equal on none of the batches"
@@ -49,7 +51,12 @@ def command(target: str, seed: int) -> int:
         click.echo(f"recorded rows of verl's {function}: {matched} of {ran} reproduced")
     for sentence in report.mismatches[:5]:
         click.echo(f"  {sentence}")
-    verdict = "all good" if not report.doubts else "keeps the contract; is what is doubtful what you mean?"
+    for sentence in report.passed_over:
+        click.echo(f"passed over: {sentence}")
+    verdict = "all good"
+    if report.resembles or report.doubts:
+        what = "what it resembles" if report.resembles else "what is doubtful"
+        verdict = f"keeps the contract; is {what} what you mean?"
     click.echo(f"\n{verdict if report.good else 'not good'}")
     return 0 if report.good else 1
 

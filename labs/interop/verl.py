@@ -31,10 +31,10 @@ def register() -> list[str]:
     except ImportError as error:
         raise InputError(f"labs.interop.verl needs verl 0.9.1 in this environment: {error}") from None
     names = []
-    for name in estimators:
+    for name in estimators.sound():
         core_algos.register_adv_est(PREFIX + name)(estimators[name])
         names.append(PREFIX + name)
-    for name in losses:
+    for name in losses.sound():
         core_algos.register_policy_loss(PREFIX + name)(losses[name])
         names.append(PREFIX + name)
     return sorted(names)
