@@ -60,6 +60,7 @@ class Diagnosis:
         formats: reader to the number of steps it yielded.
         rows: rows read; steps: steps read; sources: files that yielded a step.
         facts: what the user stated.
+        unlocks: what to switch on in the software that wrote the files -> the checks that it unlocks.
     """
 
     kinds: list[Kind] = field(default_factory=list)
@@ -72,6 +73,7 @@ class Diagnosis:
     steps: int = 0
     sources: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
+    unlocks: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def clean(self) -> bool:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from labs.errors import InputError
 from labs.evidence import Finding, Step, Where
-from labs.registry import dumps
+from labs.registry import checks, dumps
 from labs.sources import Source
 
 #: What folders of runs hold beside data.
@@ -99,6 +99,24 @@ def read(
         raise first
     if passed:
         yield Step(source=str(passed[0].where.file), format="file", found=passed)
+
+
+def unlocks(formats: Iterable[str], unchecked: Iterable[str]) -> dict[str, list[str]]:
+    """What to switch on in the software that wrote these formats, and which of the checks that did not run it unlocks.
+
+    Of every check the alternative with the fewest names counts. A format's advice (`LOG`) is by name; `/` stands for
+    every logged scalar, the empty name for everything else.
+    """
+    made: dict[str, list[str]] = {}
+    for form in formats:
+        log: dict[str, str] = dumps[form].LOG if form in dumps else {}
+        for check in unchecked:
+            needs = min(checks[check].NEEDS, key=len)
+            other = {name: log.get("/" if "/" in name and "/" in log else "", "") for name in needs}
+            for sentence in dict.fromkeys(log.get(name, other[name]) for name in needs):
+                if sentence:
+                    made.setdefault(f"{form}: {sentence}", []).append(check)
+    return made
 
 
 def _steps(path: str, facts: dict[str, Any], progress: Callable[[int], None] | None) -> Iterator[Step]:

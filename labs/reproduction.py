@@ -34,7 +34,7 @@ def reproduce(finding: Finding, folder: str = ".") -> dict[str, Any] | None:
     wanted = hook(finding) if hook is not None else None
     if wanted is None:
         return None
-    path = os.path.join(folder, f"reproduce-{finding.check}.json")
+    path = os.path.normpath(os.path.join(folder, f"reproduce-{finding.check}.json"))
     check_writable(path, "--reproduce")
     config = jobs.configure(wanted["experiment"], values=wanted["set"])
     write(path, dumps(dict(wanted["set"])) + "\n")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from labs.registry import checks
 from tests.command_line import ROOT, Said, environment, run
 from tests.dump_examples import EXAMPLES, VERL_LINE, batch_arrays, jsonl, legacy_rows, text, v1_rows
 
@@ -159,6 +160,52 @@ def test_rows_are_shown(tmp_path: Path) -> None:
     assert "line 6, step 12, row 5" in said.out
     machine = json.loads(diagnose(path, "--show", "worst", "--k", "2", "--json").out)
     assert [row["fields"]["score"] for row in machine["rows_shown"]] == [0.0, 0.0]
+
+
+def test_the_same_fault_is_reproduced_in_the_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration is written, and the run it asks for is the run that was summed up."""
+    monkeypatch.chdir(tmp_path)
+    small = {"experiment": "agent", "set": {"updates": 3, "evaluation_episodes": 20}}
+    monkeypatch.setattr(checks["group_sizes"], "reproduce", lambda finding: small)
+    rows = [{**row, "uid": f"t{i}_0_0"} for i, row in enumerate(healthy_rows(12))]
+    path = jsonl(tmp_path / "12.jsonl", rows)
+    said = diagnose(path, "--n", "4", "--reproduce", "--report", "page.html")
+    command = "python -m labs.run --experiment agent --config reproduce-group_sizes.json --seed 7"
+    assert f"reproduces group_sizes: {command}" in said.out
+    assert json.loads(Path("reproduce-group_sizes.json").read_text()) == small["set"]
+    again = run("--experiment", "agent", "--config", "reproduce-group_sizes.json", "--no-figures")
+    success = next(line for line in again.out.splitlines() if line.startswith("success"))
+    assert success.split() == next(line for line in said.out.splitlines() if line.startswith("  success")).split()
+    page = Path("page.html").read_text()
+    assert "group_sizes" in page
+    assert "reproduce-group_sizes.json" in page
+    assert diagnose(path, "--report", tmp_path / "no" / "page.html").code == 2
+
+
+def test_what_to_switch_on_is_named_for_the_software_that_wrote_the_file(tmp_path: Path) -> None:
+    rollouts = " ".join(diagnose(jsonl(tmp_path / "12.jsonl", healthy_rows(12))).out.split())
+    assert "unlock verl_rollout: save the batch as tensors" in rollouts
+    assert "add `file` to trainer.logger" in rollouts
+    table = json.loads(diagnose(EXAMPLES["trl_completions"][1](tmp_path / "x.parquet"), "--json").out)
+    (said,) = [each for each in table["unlocks"] if "numpy.savez of completion_mask" in each]
+    assert "mask_stages" in table["unlocks"][said]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in checks if hasattr(checks[name], "reproduce")])
+def test_every_reproduction_can_be_run(tmp_path: Path, name: str) -> None:
+    from labs.diagnosis import diagnose as look
+    from labs.reproduction import reproduce
+
+    done = []
+    for example in checks[name].BAD.values():
+        found = [kind for kind in look(example()).faults if kind.check == name]
+        done = [run for kind in found for run in [reproduce(kind.findings[0], str(tmp_path))] if run is not None]
+        if done:
+            break
+    assert done, f"no bad example of {name} is reproduced"
+    assert done[0]["lines"]
+    assert done[0]["headline"]
 
 
 def test_pasted_text_on_standard_input() -> None:

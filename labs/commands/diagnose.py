@@ -24,6 +24,8 @@ _STATES: dict[str, Any] = {
 @click.option("--show", type=click.Choice(["worst", "odd", "same"]), help="Print rows too, chosen for a reason.")
 @click.option("--k", type=click.IntRange(min=1), default=3, show_default=True, help="How many rows --show prints.")
 @click.option("--reproduce", is_flag=True, help="Run the smallest configuration of the lab with the same fault.")
+@click.option("--report", "page", metavar="FILE", help="Write what was found as one offline HTML page too.")
+@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of the page.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def command(
     paths: tuple[str, ...],
@@ -32,6 +34,8 @@ def command(
     show: str | None,
     k: int,
     reproduce: bool,
+    page: str | None,
+    lang: str,
     quiet: bool,
     **options: Any,
 ) -> int:
@@ -39,15 +43,19 @@ def command(
 
     Exit code 0: no fault; 1: faults; 2: nothing could be read.
 
+    --reproduce writes reproduce-<check>.json into the current folder and runs it.
+
     --state takes estimator, loss_mode, loss_agg_mode, kl_loss_type (names), beta (number), actions, eos, pad,
     overlong_buffer, max_lag (integers).
     """
     from labs.console import Bar
     from labs.diagnosis import Examination
-    from labs.reading import read
+    from labs.reading import read, unlocks
     from labs.shown_rows import Showcase
-    from labs.store import dumps
+    from labs.store import check_writable, dumps
 
+    if page is not None:
+        check_writable(page, "--report")
     facts = {**_facts(stated), **{name: value for name, value in options.items() if value is not None}}
     bar = Bar(quiet)
     examination, showcase = Examination(facts), Showcase(show, k) if show else None
@@ -59,6 +67,7 @@ def command(
     finally:
         bar.close()
     done = examination.end()
+    done.unlocks = unlocks(done.formats, [each.check for each in done.unchecked])
     runs = _reproduced(done) if reproduce else []
     if as_json:
         shown = [row.document() for row in showcase.rows()] if showcase is not None else []
@@ -68,6 +77,8 @@ def command(
         _print(done, runs)
         for row in showcase.rows() if showcase is not None else ():
             click.echo("\n" + row.text())
+    if page is not None:
+        _write(page, done, runs, lang)
     return 0 if done.clean else 1
 
 
@@ -85,6 +96,19 @@ def _facts(stated: tuple[str, ...]) -> dict[str, Any]:
         except ValueError:
             raise InputError(f"--state {pair}: {key} takes a value like {key}={_STATES[key]('1')}") from None
     return made
+
+
+def _write(path: str, done: Any, runs: list[dict[str, Any]], lang: str) -> None:
+    """The page, with the command as it was typed."""
+    import shlex
+    import sys
+
+    from labs.report import diagnosis_report
+    from labs.store import write
+
+    typed = shlex.join(["python", "-m", "labs", *sys.argv[1:]])
+    again = [(run["check"], run["command"], run["lines"]) for run in runs]
+    write(path, diagnosis_report(done, typed=typed, reproduced=again, lang=lang))
 
 
 def _print(done: Any, runs: list[dict[str, Any]]) -> None:
@@ -117,6 +141,8 @@ def _print(done: Any, runs: list[dict[str, Any]]) -> None:
     _wrapped(", ".join(f"{name} (!)" if name in failing else name for name in done.ran) or "no check", "ran     ")
     for unchecked in done.unchecked:
         _wrapped(unchecked.unlock, f"not run {unchecked.code} {unchecked.check}: ")
+    for sentence, names in done.unlocks.items():
+        _wrapped(f"{sentence} (for {', '.join(names)})", "unlock  ")
     for name, error in done.failed.items():
         _wrapped(f"{error} (a bug of the lab: please report it)", f"broke   {name}: ")
     click.echo(f"\n{_verdict(done)}")

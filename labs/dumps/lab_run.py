@@ -64,8 +64,8 @@ def read(source: Source) -> Iterator[Step]:
 
 
 def _trajectories(source: Source, number: int, facts: Mapping[str, Any]) -> Iterator[Step]:
-    """Episodes as rows (score, decisions, how it ended), or rollouts of the queue (duration, accepted, version)."""
-    rows = Rows()
+    """Episodes as rows (score, decisions, end); of the queue what each update trained on, then all rollouts."""
+    rows, trained = Rows(), dict[int, Rows]()
     for line, record in source.records():
         row: dict[str, Any] = {}
         if isinstance(record.get("reward"), int | float):
@@ -77,11 +77,16 @@ def _trajectories(source: Source, number: int, facts: Mapping[str, Any]) -> Iter
         if {"start", "end", "status"} <= record.keys():
             row["duration"] = float(record["end"]) - float(record["start"])
             row["accepted"] = float(record["status"] == "accepted")
-            row["version"] = record.get("start_version")
+            version = record.get("ingestion_version")
+            if row["accepted"] and isinstance(version, int):
+                trained.setdefault(version, Rows()).add(line, {"version": record.get("start_version")})
         if row:
             rows.add(line, row)
+    kept = {name: value for name, value in facts.items() if name != "n"}
+    for version, part in sorted(trained.items()):
+        yield as_step(source, "lab_run", version + 1, part, source.faults, current_version=version, **kept)
     if rows.lines:
-        made = as_step(source, "lab_run", number, rows, source.faults, **{k: v for k, v in facts.items() if k != "n"})
+        made = as_step(source, "lab_run", number, rows, source.faults, **kept)
         made.facts["validation"] = "score" in made.columns  # the held-out episodes of the last evaluation
         made.notes = []
         yield made

@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
     from labs.sources import Source
 
-_MORE = (
-    "TRL's tables hold no tokens: save completion_mask, old_per_token_logps and advantages of a batch with numpy.savez"
-)
-LOG = {"": _MORE, "length": "log completions/clipped_ratio (trainer_state.json) and diagnose that file too"}
+_MORE = "TRL's tables hold no tokens: numpy.savez of completion_mask, old_per_token_logps, advantages of a batch does"
+LOG = {
+    "gts": "let a reward function log the right answer (log_extra) as a column named solution",
+    "/": "diagnose trainer_state.json of the same run too",
+    "": _MORE,
+}
+#: Names that a column of right answers has, where a reward function logs it.
+_GOLD = ("solution", "answer", "ground_truth", "gold", "label", "target", "gts")
 #: TRL's epsilon beside the standard deviation.
 EPSILON = 1e-4
 
@@ -84,6 +88,8 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
             row[key] = _text(value)
         elif key == "advantage":
             row[key] = value
+        elif key in _GOLD and isinstance(value, str):
+            row["gts"] = value
         elif isinstance(value, int | float):
             row[f"parts/{key}"] = value
         elif value is not None:

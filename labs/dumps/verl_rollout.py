@@ -26,7 +26,8 @@ _TENSORS = "save the batch as tensors: in the training environment, write its co
 LOG = {
     "uid": "verl's V1 trainer writes it (`trainer.use_v1`); for older files state --n",
     "advantages": _TENSORS, "response_mask": _TENSORS, "old_log_probs": _TENSORS, "rollout_log_probs": _TENSORS,
-    "": _TENSORS,
+    "parts/*": "return the parts of the reward in reward_extra_info (the legacy trainer writes them, V1 does not yet)",
+    "/": "add `file` to trainer.logger and diagnose that log too", "": _TENSORS,
 }  # fmt: skip
 _NAMES = {"input": "prompt", "output": "output", "gts": "gts", "score": "score", "request_id": "request_id",
           "response_length": "length", "length": "length", "finish_reason": "finish_reason",
