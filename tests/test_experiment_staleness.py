@@ -1,0 +1,211 @@
+"""Old data: the published shape, what weights repair, a case where leaving it uncorrected loses."""
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+
+from experiments import staleness
+from experiments.staleness import measures
+from labs.classes import Learner
+from labs.errors import InputError
+from labs.experiment import execute
+from labs.lagged import RULES, Lagged, train
+from labs.registry import environments
+from labs.settings import build
+from labs.stats import Interval, t_interval
+
+
+def config(**settings):
+    return build(staleness.Config, {**staleness.TINY, **settings})
+
+
+@cache
+def result(seed=7):
+    return execute("staleness", config(), seed)
+
+
+def gap(low, high):
+    return Interval((low + high) / 2, low, high, 5, "95 % t interval")
+
+
+class TestShape:
+    """The published and measured table: success by lag on `arithmetic`, step size 0.8, 100 updates."""
+
+    @staticmethod
+    @cache
+    def table():
+        made = build(staleness.Config, {"lags": [0, 8, 32], "runs": 6})
+        return {(row["lag"], row["rule"]): row for row in measures.table(made, 7, lambda: None)}
+
+    def cell(self, lag, rule, key="final"):
+        return float(np.mean(self.table()[lag, rule][key]))
+
+    def test_without_lag_all_rules_are_one(self):
+        finals = {tuple(np.round(self.table()[0, rule]["final"], 12)) for rule in RULES}
+        assert len(finals) == 1
+        assert self.cell(0, "none") > 0.95
+
+    def test_clipping_around_the_stale_policy_collapses(self):
+        assert 0.7 < self.cell(8, "behaviour") < 0.9
+        assert self.cell(32, "behaviour") < 0.2
+
+    def test_the_decoupled_form_decays_gently(self):
+        for rule in ("token", "log_linear"):
+            assert 0.93 < self.cell(8, rule) < self.cell(0, rule)
+            assert 0.8 < self.cell(32, rule) < self.cell(8, rule)
+
+    def test_uncorrected_only_slows_on_the_default_task(self):
+        assert self.cell(8, "none") == pytest.approx(self.cell(0, "none"), abs=0.01)
+        assert self.cell(8, "none", "mean") < self.cell(0, "none", "mean") - 0.05
+        assert self.cell(32, "none") > 0.8
+
+    def test_whole_sequence_weights_lead_in_mean_success(self):
+        for lag in (8, 32):
+            lead = t_interval(
+                [a - b for a, b in zip(*(self.table()[lag, r]["mean"] for r in ("sequence", "none")), strict=True)]
+            )
+            assert lead.low > 0.05
+
+
+class TestBias:
+    def test_no_lag_no_bias_and_the_rest_is_in_order(self):
+        rows = measures.bias(build(staleness.Config, {"bias_runs": 2, "lags": [0, 4, 16]}), 7)
+        for row in rows:
+            biases = [row[f"bias_{rule}"] for rule in RULES]
+            if row["lag"] == 0:
+                assert biases == pytest.approx([0] * 5, abs=1e-12)
+                assert row["effective"] == row["sequence_largest"] == pytest.approx(1, abs=1e-12)
+            else:
+                assert row["bias_sequence"] < row["bias_token"] < row["bias_behaviour"]
+                assert row["effective"] < 1 < row["token_99"] <= row["token_largest"] <= row["sequence_largest"]
+        # Until a ratio exceeds the threshold truncation cuts nothing, and whole weights are exact.
+        uncut = [row for row in rows if row["sequence_largest"] <= 2]
+        assert len(uncut) >= 2
+        assert all(row["bias_sequence"] < 1e-12 for row in uncut)
+
+    def test_lags_beyond_the_run_are_left_out(self):
+        assert {row["lag"] for row in measures.bias(config(lags=[0, 3, 9]), 7)} == {0, 3}
+
+    def test_quantile(self):
+        value, chance = np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.4, 0.1])
+        assert [measures.quantile(value, chance, q) for q in (0.5, 0.51, 0.9, 0.99, 1.0)] == [1, 2, 2, 3, 3]
+
+
+class TestSystems:
+    def test_what_the_rows_say(self):
+        rows = result().data["systems"]
+        assert {row["system"] for row in rows} == {"areal", "bound 1"}
+        assert {row["denominator"] for row in rows} == set(measures.DENOMINATORS)
+        for row in rows:
+            curve = row["curve"]
+            assert len({len(column) for column in curve.values()}) == 1
+            assert curve["hours"] == sorted(curve["hours"])
+            assert curve["update"] == list(range(len(curve["update"])))
+            assert curve["hours"][-1] <= row["hours"]
+            assert row["token_lag"] <= row["largest_lag"]
+        assert all(row["largest_lag"] <= 1 for row in rows if row["system"] == "bound 1")
+        assert max(row["version_span"] for row in rows if row["system"] == "areal") > 0
+
+    def test_one_clock_for_all_rules_and_nothing_else_in_common(self):
+        rows = [row for row in result().data["systems"] if row["system"] == "areal" and row["run"] == 0]
+        assert len({tuple(row["curve"]["hours"]) for row in rows}) == 1
+
+
+class TestDrift:
+    def test_weights_repair_old_actions_and_never_old_rewards(self):
+        found = measures.drift(build(staleness.Config, {"runs": 6}), 7, lambda: None)
+        assert found["old rewards, weighted"] == found["old rewards"]
+        gaps = {name: staleness.paired(found["fresh"], found[name]) for name in measures.ARMS if name != "fresh"}
+        assert gaps["old actions"].low > 0.05
+        assert staleness.paired(found["old actions, weighted"], found["old actions"]).low > 0.03
+        assert gaps["old rewards"].low > 0.05
+        assert gaps["both, weighted"].low > gaps["old actions, weighted"].high
+
+
+@pytest.mark.slow
+class TestFound:
+    """Where leaving old data uncorrected loses: at equal samples, 95 % intervals over 50 seeds."""
+
+    def test_in_routes_at_every_step_size(self):
+        made = build(
+            staleness.Config, {"search_learning_rates": [5.0, 10.0, 20.0, 40.0, 60.0, 100.0], "search_runs": 50}
+        )
+        rows = measures.search(made, 11, lambda: None)
+        gaps = [staleness.paired(row["sequence"], row["none"]) for row in rows]
+        assert all(g.low > 0.1 and g.n == 50 for g in gaps)
+        # Not even the best step size for the one reaches the best of the other.
+        best = {rule: max(rows, key=lambda row, r=rule: np.mean(row[r]))[rule] for rule in ("none", "sequence")}
+        assert t_interval(best["sequence"]).low > t_interval(best["none"]).high
+
+    def test_in_arithmetic3_at_the_default_step_size(self):
+        learner = Learner(environment=environments["arithmetic3"])
+        none, sequence = (
+            train(Lagged(learner=learner, lag=16, rule=rule), range(50))[1][:, -1] for rule in ("none", "sequence")
+        )
+        assert t_interval(list(sequence - none)).low > 0.3
+
+
+class TestWords:
+    def test_shape(self):
+        told = staleness.shape(gap(0.6, 0.8), gap(0.1, 0.3), 32)
+        assert "ends below the decoupled form by 0.700" in told
+        assert "loses 0.200 of mean success" in told
+        untold = staleness.shape(gap(-0.1, 0.2), gap(-0.1, 0.1), 32)
+        assert "cannot be told" in untold
+        assert "not visibly slower" in untold
+        other = staleness.shape(gap(-0.3, -0.1), gap(-0.3, -0.1), 32)
+        assert "ends above" in other
+        assert "even gains 0.200" in other
+
+    def test_repair(self):
+        yes, no = gap(0.1, 0.3), gap(-0.1, 0.1)
+        words = {"action_loss": yes, "action_repair": yes, "reward_loss": yes, "reward_repair": no}
+        assert "weights return 0.200 of the 0.200" in staleness.repair(words)
+        assert "nothing of the 0.200 that old rewards cost" in staleness.repair(words)
+        assert "old actions do not visibly cost" in staleness.repair({**words, "action_loss": no})
+        assert "do not visibly repair" in staleness.repair({**words, "action_repair": no})
+        assert "old rewards do not visibly cost" in staleness.repair({**words, "reward_loss": no})
+
+    @pytest.mark.parametrize(
+        ("interval", "says"),
+        [
+            (gap(0.2, 0.4), "loses to truncated weights at equal samples by 0.300"),
+            (gap(-0.1, 0.4), "cannot be told"),
+            (Interval(0.3, None, None, 1, ""), "cannot be told"),
+            (gap(-0.4, -0.2), "wins"),
+        ],
+    )
+    def test_verdict(self, interval, says):
+        best = {"environment": "routes", "learning_rate": 20.0, "interval": interval}
+        assert says in staleness.verdict(best)
+
+    def test_the_tiny_run_cannot_tell_and_says_so(self):
+        assert "cannot be told" in result().conclusion
+
+    def test_headline_is_recomputed_from_the_rows(self):
+        found = result()
+        cell = {(row["lag"], row["rule"]): row for row in found.data["table"]}
+        assert found.headline["behaviour_final"] == pytest.approx(np.mean(cell[3, "behaviour"]["final"]))
+        assert found.headline["delay"] == pytest.approx(
+            np.mean(cell[0, "none"]["mean"]) - np.mean(cell[3, "none"]["mean"])
+        )
+        row = found.data["search"][0]
+        assert found.headline["search_difference"] == pytest.approx(np.mean(row["sequence"]) - np.mean(row["none"]))
+        assert json.loads(json.dumps(found.data)) == found.data
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"lags": [1, 2]}, "starts with 0"),
+        ({"lags": [0]}, "two lags at least"),
+        ({"systems": ["verl"]}, "allowed"),
+        ({"search_environments": ["maze"]}, "search_environments"),
+        ({"systems": [], "bounds": []}, "a system or a bound"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(settings, says):
+    with pytest.raises(InputError, match=says):
+        config(**settings)
