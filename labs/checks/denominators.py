@@ -84,11 +84,13 @@ def _compared(step: Step, found: dict[str, float]) -> Iterator[Finding]:
         return
     said = f"the logged loss is {logged:.4g}, {mode} is {right[0]:.4g}"
     names = [n for n, v in found.items() if near(logged, v)]
+    names = [n for n in names if n.removesuffix(" of loss_mask") not in names or not n.endswith("loss_mask")]
+    names.sort(key=lambda n: "local" not in n)
     factor = logged / right[0] if right[0] else 0.0
     whole = next((k for k in range(2, 65) if near(factor, k) or near(factor, 1 / k)), None)
     if not names and whole is None:
         return  # another loss, a clip of its own or several mini-batches: nothing is known
-    what = f"{said}: it is {' and '.join(names[:2])}" if names else f"{said}: a factor of {factor:.4g} (dp_size?)"
+    what = f"{said}: it is {', or '.join(names[:2])}" if names else f"{said}: a factor of {factor:.4g} (dp_size?)"
     yield Finding(
         what=what,
         where=step.at(),

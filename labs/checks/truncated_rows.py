@@ -17,18 +17,16 @@ NEEDS = (
     ("finish_reason",),
     ("truncated",),
     ("length", "max_response_length"),
-    ("response_length/clip_ratio",),
-    ("completions/clipped_ratio",),
     ("overlong_buffer", "max_response_length"),
 )
 UNLOCK = "log the finish reason of each row, or its length in tokens with data.max_response_length"
 
-#: Share of cut rows from which it matters; steps over which a clip ratio of one row must repeat to be said.
-MUCH, STEPS = 0.2, 3
+#: Share of cut rows from which it matters.
+MUCH = 0.2
 
 
 def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
-    """Flags against lengths, settings against each other, and the logged ratio."""
+    """Flags against lengths, settings against each other, returns against what comes after the cut."""
     cap = step.facts.get("max_response_length")
     buffer = step.facts.get("overlong_buffer")
     if cap and buffer and buffer > cap and "buffer" not in memory:
@@ -44,7 +42,6 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     if cut is not None:
         yield from _rows(step, cut, length, cap)
         yield from _worth(step, cut)
-    _remember(step, memory)
 
 
 def _cut(step: Step, cap: Any) -> Array | None:
@@ -110,58 +107,6 @@ def _worth(step: Step, cut: Array) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _remember(step: Step, memory: dict[str, Any]) -> None:
-    ratio = step.scalars.get("response_length/clip_ratio")
-    if ratio is not None:
-        memory.setdefault("ratio", []).append(ratio)
-        memory.setdefault("longest", []).append(step.scalars.get("response_length/max", np.nan))
-        memory.setdefault("where", step.at())
-    clipped = step.scalars.get("completions/clipped_ratio")
-    if clipped is not None:
-        memory.setdefault("clipped", []).append(clipped)
-        memory.setdefault("where", step.at())
-
-
-def finish(memory: dict[str, Any]) -> Iterator[Finding]:
-    """Ratios that were logged."""
-    clipped, ratio, longest = (np.array(memory.get(n, [])) for n in ("clipped", "ratio", "longest"))
-    if len(clipped) and clipped.mean() >= MUCH:
-        yield _logged(memory, f"{100 * clipped.mean():.0f} % of completions are cut", clipped.mean())
-    if len(ratio) < STEPS:
-        return
-    # verl compares with the longest row of the batch: only a maximum that never moves is the limit itself.
-    if ratio.mean() >= MUCH and longest.min() >= 64 and longest.min() == longest.max():
-        yield _logged(
-            memory,
-            f"{100 * ratio.mean():.0f} % of responses have the length {longest.max():g} of all steps",
-            ratio.mean(),
-        )
-    rows = 1 / ratio[0] if ratio[0] > 0 else 0.5
-    if np.ptp(ratio) < 1e-9 and abs(rows - round(rows)) < 1e-3 * rows and rows >= 4:
-        yield Finding(
-            what=f"response_length/clip_ratio is 1/{rows:.0f} in every step: one row always equals the longest row",
-            where=memory["where"],
-            share=share(len(ratio), len(ratio), "steps"),
-            why="it compares with the longest response of the batch, so this is no truncation",
-            advice="compare response_length/max with data.max_response_length",
-            sure="likely",
-            numbers={"ratio": float(ratio[0])},
-            kind="note",
-        )
-
-
-def _logged(memory: dict[str, Any], what: str, part: float) -> Finding:
-    return Finding(
-        what=what,
-        where=memory["where"],
-        share=f"{100 * part:.0f} % of rows",
-        why="a cut row is scored as a failure whatever it was worth: the policy learns to be short",
-        advice="raise the limit, mask cut rows, or bootstrap their value",
-        sure="likely",
-        numbers={"truncated": float(part)},
-    )
-
-
 def _finding(
     step: Step, row: int | None, what: str, part: str, why: str, advice: str, sure: Any, values: dict[str, float]
 ) -> Finding:
@@ -192,11 +137,9 @@ BAD = {
     "a buffer longer than the cap": lambda: planted.altered(
         planted.plain(), max_response_length=20, overlong_buffer=24
     ),
-    "logged": lambda: planted.logged(planted.plain(steps=3), completions__clipped_ratio=0.5),
 }
 GOOD = {
     "none is cut": lambda: planted.plain(steps=3),
-    "a ratio of one row": lambda: planted.logged(planted.plain(steps=4), response_length__clip_ratio=1 / 48),
     "bootstrapped": lambda: run(
         skill=3.0, max_steps=4, step={"estimator": "gae", "lam": 0.95, "truncation": "bootstrap"}, warmup=3
     ),
