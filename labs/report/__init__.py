@@ -15,7 +15,7 @@ from __future__ import annotations
 from labs.report.comparisons import comparison_report
 from labs.report.diagnoses import diagnosis_report
 from labs.report.loading import Stored, load
-from labs.report.page import Html, Section, page
+from labs.report.pages import Html, Section, page
 from labs.report.runs import report
 
 __all__ = ["Html", "Section", "Stored", "comparison_report", "diagnosis_report", "load", "page", "report"]

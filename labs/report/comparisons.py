@@ -8,7 +8,7 @@ from labs.compare import Comparison, Difference, Run
 from labs.metrics import Metric, by_name
 from labs.registry import experiments
 from labs.report.glossary import Glossary
-from labs.report.page import Html, Section, command, join, name, number, page, picture, table, tag
+from labs.report.pages import Html, Section, command, join, name, number, page, picture, table, tag
 from labs.report.texts import ui
 
 

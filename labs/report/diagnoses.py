@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from labs.evidence import Finding
 from labs.report.glossary import Glossary
-from labs.report.page import Html, Section, command, esc, join, name, number, page, table, tag
+from labs.report.pages import Html, Section, command, esc, join, name, number, page, table, tag
 from labs.report.texts import ui
 
 if TYPE_CHECKING:

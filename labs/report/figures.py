@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labs.report.glossary import Glossary
-from labs.report.page import Html, esc, join, picture, tag
+from labs.report.pages import Html, esc, join, picture, tag
 from labs.report.texts import ui
 
 if TYPE_CHECKING:

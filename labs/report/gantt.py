@@ -9,7 +9,7 @@ from typing import Any
 
 from labs.replay import Schedule
 from labs.report.glossary import Glossary
-from labs.report.page import Html, esc, join, number, table, tag
+from labs.report.pages import Html, esc, join, number, table, tag
 from labs.report.texts import ui
 
 #: Lanes and rows of the table beyond which nobody reads.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from labs.metrics import Metric
 from labs.report.metrics_zh import TRANSLATED
-from labs.report.page import Html, Section, esc, join, name, number, tag
+from labs.report.pages import Html, Section, esc, join, name, number, tag
 from labs.report.texts import LANGUAGES, ui
 from labs.report.words import WORDS
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from labs.replay import Decision, Episode, Token
 from labs.report.glossary import Glossary
-from labs.report.page import Html, breakable, esc, join, number, table, tag
+from labs.report.pages import Html, breakable, esc, join, number, table, tag
 from labs.report.texts import ui
 
 
@@ -58,7 +58,7 @@ def _step(episode: Episode, at: int, glossary: Glossary, lang: str) -> Html:
     step = episode.decisions[at]
     which = f"{ui('step', lang)} {at + 1} / {len(episode.decisions)}"
     head = join([f"{which} · {ui('stage', lang)} {step.stage} · ", glossary.word("version"), f" {step.version}"])
-    parts = [tag("h4", head), _probabilities(step, glossary, lang)]
+    parts = [tag("h3", head), _probabilities(step, glossary, lang)]
     if step.reply:
         parts.append(tag("p", tag("b", ui("reply", lang)), " ", tag("code", step.reply), class_="tool"))
     if step.tokens:

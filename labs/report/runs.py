@@ -17,8 +17,8 @@ from labs.replay import Episode, Schedule
 from labs.report import figures as drawing
 from labs.report.gantt import pipeline_panel
 from labs.report.glossary import Glossary
-from labs.report.page import MOST_BYTES, Html, Section, TooLargeError, command, esc, join, number, page, table, tag
-from labs.report.page import name as code_name
+from labs.report.pages import MOST_BYTES, Html, Section, TooLargeError, command, esc, join, number, page, table, tag
+from labs.report.pages import name as code_name
 from labs.report.panels import replay_panel
 from labs.report.texts import ui
 from labs.stats import t_interval
