@@ -27,8 +27,9 @@ def tiny(name, seed=7, **_):
 
 
 def output(result: Result) -> str:
-    """Everything a run writes that does not merely repeat its settings."""
-    document = {key: value for key, value in result.document().items() if key not in ("config", "fingerprint", "next")}
+    """Everything a run writes that does not merely repeat what was asked for."""
+    asked = ("config", "fingerprint", "next", "seed")
+    document = {key: value for key, value in result.document().items() if key not in asked}
     files = {name: content.hex() for name, content in result.files.items()}
     return dumps([document, result.metrics, result.trajectories, files])
 
@@ -80,6 +81,7 @@ class TestEvery:
         shown = [f"{name}, seed {result.seed}", *result.summary, result.conclusion]
         assert repr(result) == "\n".join(shown), "what a notebook shows"
 
+    @pytest.mark.slow
     def test_figures_from_one_seed_from_many_and_from_what_is_stored(self, name):
         one, two = tiny(name), tiny(name, seed=8)
         stored = Result.from_document(json.loads(dumps(one.document())), json.loads(dumps(one.metrics)))
@@ -98,6 +100,7 @@ class TestEvery:
                     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "setting"), SETTINGS)
 def test_every_setting_matters(name, setting):
     module = experiments[name]
