@@ -98,7 +98,8 @@ def test_a_filter_shifts_difficulty_and_reward():
 def test_theory_beside_simulation_names_its_conditions(run):
     rows = {row["name"]: row for row in predictions.theory(run)}
     assert rows["total lag"] == {
-        "name": "total lag", "predicted": 70, "simulated": 70, "holds": True, "condition": "always: pathwise",
+        "name": "total lag", "predicted": 70, "simulated": 70, "holds": True, "condition": "always, on every path",
+        "broken": [],
     }  # fmt: skip
     assert rows["mean lag"]["holds"] is False  # 12 batches are no stationary state
     assert "at least 40 batches" in rows["mean lag"]["condition"]

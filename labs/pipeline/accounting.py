@@ -74,7 +74,15 @@ class Run:
 
     def lags(self, *statuses: str) -> Counter[int]:
         """Lags at leaving of the trajectories that left with one of `statuses` (all without argument)."""
-        return Counter(t.lag for t in self.trajectories if t.lag is not None and (not statuses or t.status in statuses))
+        if "lags" not in self._cache:
+            # Asked for many times, and a run may have a million trajectories: one pass.
+            left = Counter((t.exit.status, t.exit.version - t.start_version) for t in self.trajectories if t.exit)
+            self._cache["lags"] = left
+        found: Counter[int] = Counter()
+        for (status, lag), n in self._cache["lags"].items():
+            if not statuses or status in statuses:
+                found[lag] += n
+        return found
 
     def workers_busy(self) -> float:
         """Share of all worker seconds spent generating."""
@@ -118,12 +126,14 @@ class Run:
         `sample_in_queue` is the mean over trained trajectories from their end to their step; `trainer_blocked` and
         `generator_blocked` are what the trainer, and all workers together, waited while there was work.
         """
-        trained = [t.exit.time - t.end for t in self.trajectories if t.exit and t.end and t.status == ACCEPTED]
+        if "trained" not in self._cache:
+            trained = [t.exit.time - t.end for t in self.trajectories if t.exit and t.end and t.status == ACCEPTED]
+            self._cache["trained"] = math.fsum(trained) / len(trained) if trained else 0.0
         generator = sum(
             spent for pool in self.worker_seconds for what, spent in pool.items() if what not in ("busy", "task")
         )
         return {
-            "sample_in_queue": math.fsum(trained) / len(trained) if trained else 0.0,
+            "sample_in_queue": self._cache["trained"],
             "trainer_blocked": sum(spent for what, spent in self.trainer_seconds.items() if what != "busy"),
             "generator_blocked": generator,
         }
