@@ -99,7 +99,7 @@ def gather(
         number, row = converted
         number = source.number if number is None else number
         if number in closed and number != last:
-            source.faults.add("order", line, f"step {number}")
+            source.faults.add("order", line)
         if held > BUDGET:  # the step of this row may still grow; all others go
             yield from (close(key) for key in sorted(set(open_steps) - {number}, key=_last_none))
             held = sizes.get(number, 0)

@@ -232,6 +232,10 @@ def test_twenty_saved_runs_of_the_lab_are_clean(tmp_path: Path, settings: dict[s
     assert unsound(healthy(tmp_path, seed, **settings), n=8, estimator=settings["estimator"]) == []
 
 
+#: The tiny pipeline rejects on arrival what is older than its bound, and so does throw away long rollouts.
+UNHEALTHY = {"pipeline": {"staleness"}}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(experiments))
 def test_run_folders_of_every_experiment_are_clean(tmp_path: Path, name: str) -> None:
@@ -241,7 +245,7 @@ def test_run_folders_of_every_experiment_are_clean(tmp_path: Path, name: str) ->
     folder = run(name, seed=7, results=str(tmp_path), **tiny).folder
     assert folder is not None
     done = diagnose(read([folder]))
-    assert done.clean, [kind.findings[0].what for kind in done.faults]
+    assert {kind.check for kind in done.faults} == UNHEALTHY.get(name, set()), done.faults
     assert not done.failed
 
 

@@ -48,7 +48,8 @@ def read(source: Source) -> Iterator[Step]:
         if name == "metrics.jsonl":
             for number, (_, row) in enumerate(part.records(), start=1):
                 stated = row.get("update", number)
-                run = {"run": row["schedule"]} if isinstance(row.get("schedule"), str) else {}
+                named = ", ".join(value for value in row.values() if isinstance(value, str))  # a schedule, a rule
+                run = {"run": named} if named else {}
                 at = int(stated) if isinstance(stated, int) else number
                 if isinstance(row.get("train_success_rate"), int | float):  # the reward is 0 or 1
                     row.setdefault("critic/score/mean", row["train_success_rate"])
@@ -84,7 +85,9 @@ def _trajectories(source: Source, number: int, facts: Mapping[str, Any]) -> Iter
             rows.add(line, row)
     kept = {name: value for name, value in facts.items() if name != "n"}
     for version, part in sorted(trained.items()):
-        yield as_step(source, "lab_run", version + 1, part, source.faults, current_version=version, **kept)
+        made = as_step(source, "lab_run", version + 1, part, source.faults, current_version=version, **kept)
+        made.notes = []
+        yield made
     if rows.lines:
         made = as_step(source, "lab_run", number, rows, source.faults, **kept)
         made.facts["validation"] = "score" in made.columns  # the held-out episodes of the last evaluation
