@@ -202,6 +202,8 @@ def critic_settings(config: Any = None) -> CriticConfig:
 
 def _block(kind: type[T], config: Any, where: str, *, check: bool = True, **given: Any) -> T:
     names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    if isinstance(config, str | int | float | list | tuple):
+        raise InputError(f"the config of {where} is {config!r}; it takes None, a mapping or an object with its fields")
     if check and isinstance(config, dict):
         stray = [k for k in config if k not in names and k not in _ELSEWHERE]
         if stray:

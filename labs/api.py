@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from labs import jobs
+from labs.errors import InputError
 from labs.experiment import Result, execute
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ def run(
     if seeds is not None:
         from labs import sweep
 
-        chosen = sorted(seeds)
+        chosen = sorted({jobs.check_seed(each) for each in seeds})
+        if not chosen:
+            raise InputError("seeds is empty; it takes at least one seed, such as range(8)")
         return (
             sweep.run_many(experiment, config, chosen, order)[0]
             if results

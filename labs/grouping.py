@@ -13,12 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labs.errors import ShapeError
+from labs.errors import InputTypeError, ShapeError
+
+#: Columns of `expect` that may be None; any other must be a tensor.
+OPTIONAL = frozenset({"rollout_is_weights", "ref_log_prob"})
 
 
 def labels(index: Any, rows: int) -> list[Any]:
     """The `rows` group labels as Python objects that compare by value; raises `ShapeError` on another number."""
+    if index is None:
+        raise ShapeError(f"index is None; it takes the group labels of the {rows} rows")
     found: list[Any] = index.tolist() if hasattr(index, "tolist") else list(index)
+    if found and isinstance(found[0], list):
+        raise ShapeError(f"index holds a list for each row; it takes one label a row, [{rows}]")
     if len(found) != rows:
         raise ShapeError(f"index holds {len(found)} group labels, the batch has {rows} rows")
     return found
@@ -77,16 +84,21 @@ def mean_std(x: Tensor) -> tuple[Tensor, Tensor]:
 def expect(response_mask: Tensor, *, rows: Sequence[tuple[str, Any]] = (), **tokens: Tensor | None) -> None:
     """Check that columns belong to one batch: `tokens` are floating `[B, T]` like the mask, `rows` hold B entries.
 
-    A column given as None is skipped. Values are not looked at (that costs a pass over memory): NaN goes through.
+    A column of `OPTIONAL` may be None. Values are not looked at (that costs a pass over memory): NaN goes through.
 
     Raises:
+        InputTypeError: something that is no tensor.
         ShapeError: another shape, an empty batch, rewards that are no floating-point numbers.
     """
+    if not isinstance(response_mask, Tensor):
+        raise InputTypeError(f"response_mask is {type(response_mask).__name__}; it must be a tensor [B, T]")
     if response_mask.ndim != 2 or 0 in response_mask.shape:
         raise ShapeError(f"response_mask has shape {tuple(response_mask.shape)}; needed [B, T] with B and T at least 1")
     for name, column in tokens.items():
-        if column is None:
+        if column is None and name in OPTIONAL:
             continue
+        if not isinstance(column, Tensor):
+            raise InputTypeError(f"{name} is {type(column).__name__}; it must be a tensor [B, T] of floats")
         if column.shape != response_mask.shape:
             raise ShapeError(
                 f"{name} has shape {tuple(column.shape)}, response_mask has {tuple(response_mask.shape)}; "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from labs.batch import TokenBatch
-from labs.errors import AssertedError, InputError, UnsupportedError, one_of
+from labs.errors import AssertedError, InputError, InputTypeError, UnsupportedError, one_of
 from labs.masked import masked_mean
 from labs.metrics import Metric
 from labs.registry import opt
@@ -92,7 +92,7 @@ def kl_penalty(logprob: Tensor, ref_logprob: Tensor, kl_penalty: str) -> Tensor:
         NotImplementedError: any other name, `full` included (it needs the logits of the whole vocabulary).
         ValueError: shapes that differ.
     """
-    base = kl_penalty[:-1] if kl_penalty.endswith("+") else kl_penalty
+    base = kl_penalty.removesuffix("+") if isinstance(kl_penalty, str) else kl_penalty
     if base not in ESTIMATORS:
         raise UnsupportedError(str(one_of("kl_penalty", kl_penalty, [*ESTIMATORS, *(f"{n}+" for n in ESTIMATORS)])))
     _same_shape("kl_penalty", logprob=logprob, ref_logprob=ref_logprob)
@@ -261,6 +261,10 @@ def torchrl_kl_to_ref(logps: Tensor, ref_logps: Tensor, mask: Tensor, coeff: flo
 
 
 def _same_shape(where: str, **tensors: Tensor) -> None:
-    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
-    if len(set(shapes.values())) > 1:
+    for name, each in tensors.items():
+        if not isinstance(each, Tensor):
+            raise InputTypeError(f"{where}: {name} is {type(each).__name__}; it must be a tensor")
+    first = next(iter(tensors.values())).shape
+    if any(t.shape != first for t in tensors.values()):
+        shapes = {name: tuple(t.shape) for name, t in tensors.items()}
         raise InputError(f"{where}: shapes differ, {', '.join(f'{n} {s}' for n, s in shapes.items())}")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labs.errors import InputError, one_of
+from labs.errors import InputError, InputTypeError, ShapeError, one_of
 
 AGG_MODES = (
     "token-mean",
@@ -182,10 +182,18 @@ def agg_loss(
     denominator is unknown to the other ranks, so the global one is required.
 
     Raises:
+        InputTypeError, ShapeError: not two tensors of one shape.
         ValueError: unknown mode, or `dp_size > 1` without the denominator that the mode needs.
     """
     if loss_agg_mode not in AGG_MODES:
         raise one_of("loss_agg_mode", loss_agg_mode, AGG_MODES)
+    if not (isinstance(loss_mat, Tensor) and isinstance(loss_mask, Tensor)):
+        raise InputTypeError(
+            f"agg_loss takes two tensors [B, T]; loss_mat is {type(loss_mat).__name__}, "
+            f"loss_mask is {type(loss_mask).__name__}"
+        )
+    if loss_mat.shape != loss_mask.shape:
+        raise ShapeError(f"agg_loss: loss_mat is {tuple(loss_mat.shape)}, loss_mask is {tuple(loss_mask.shape)}")
     if loss_agg_mode == "token-sum":
         return masked_sum(loss_mat, loss_mask) * dp_size
     if loss_agg_mode == "token-mean":

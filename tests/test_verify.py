@@ -137,7 +137,9 @@ def test_another_file_that_cannot_be_imported_is_passed_over(monkeypatch):
         return real(self, name)
 
     monkeypatch.setattr(type(estimators), "__getitem__", broken)
-    assert verify("dr_grpo").good
+    report = verify("dr_grpo")
+    assert report.good
+    assert report.passed_over == ["opo.py, line 3: SyntaxError"]
 
 
 def test_a_false_declaration_is_found(written):

@@ -70,8 +70,8 @@ def trl_rloo(
     expect(
         response_mask,
         token_level_rewards=token_level_rewards,
-        old_log_probs=old_log_probs,
         ref_log_prob=ref_log_prob,
+        **({} if old_log_probs is None else {"old_log_probs": old_log_probs}),  # type: ignore[arg-type]
     )
     scores = token_level_rewards.sum(dim=-1)
     if reward_clip_range is not None:
