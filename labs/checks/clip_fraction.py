@@ -47,45 +47,72 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     spoken = f"clipped {real:.3g} ({sides}); outside band {naive:.3g}"
     if logged is not None and naive > real + 1e-3 and abs(logged - naive) < 1e-3 * (1 + naive):
         yield _finding(
-            step, f"the logged clip fraction {logged:.3g} ignores the sign of A: {spoken}", first(outside & ~acting),
+            step,
+            f"the logged clip fraction {logged:.3g} ignores the sign of A: {spoken}",
+            first(outside & ~acting),
             share(int((outside & ~acting).sum()), count, "trained tokens"),
             "a token outside the band is only clipped when it would go further; the rest keep their gradient",
-            "count ratio > 1 + high where A > 0 and ratio < 1 - low where A < 0", "certain", real, naive,
-        )  # fmt: skip
+            "count ratio > 1 + high where A > 0 and ratio < 1 - low where A < 0",
+            "certain",
+            real,
+            naive,
+        )
     if real > MUCH:
         yield _finding(
-            step, spoken, first(acting), share(int(acting.sum()), count, "trained tokens"),
+            step,
+            spoken,
+            first(acting),
+            share(int(acting.sum()), count, "trained tokens"),
             "these tokens have no gradient: the batch is used too long or the step is too large",
-            "fewer epochs or mini-batches, a smaller learning rate", "likely", real, naive,
-        )  # fmt: skip
+            "fewer epochs or mini-batches, a smaller learning rate",
+            "likely",
+            real,
+            naive,
+        )
     if lower.sum() > LOWER * count:
         row, token = first(lower)
         place = row, token or 0
         yield _finding(
-            step, f"dual clip: {int(lower.sum())} token, gradient 0 there, A={pull[place]:.3g} at ratio "
-                  f"{ratio[place]:.3g} "
-            f"costs {-pull[place] * dual:.3g} instead of {-pull[place] * ratio[place]:.3g}", (row, token),
+            step,
+            f"dual clip: {int(lower.sum())} token, gradient 0 there, A={pull[place]:.3g} at ratio "
+            f"{ratio[place]:.3g} "
+            f"costs {-pull[place] * dual:.3g} instead of {-pull[place] * ratio[place]:.3g}",
+            (row, token),
             share(int(lower.sum()), count, "trained tokens"),
             "bad tokens became more than three times as likely: the policy runs away from what sampled",
-            "look at staleness and at the learning rate", "likely", real, naive,
-        )  # fmt: skip
+            "look at staleness and at the learning rate",
+            "likely",
+            real,
+            naive,
+        )
 
 
 def _logged(step: Step, logged: float | None) -> Iterator[Finding]:
     lower = step.scalars.get("actor/pg_clipfrac_lower", 0.0)
     if logged is not None and logged > MUCH:
         yield _finding(
-            step, f"the clip fraction is {logged:.3g}", (None, None), f"{100 * logged:.0f} % of trained tokens",
+            step,
+            f"the clip fraction is {logged:.3g}",
+            (None, None),
+            f"{100 * logged:.0f} % of trained tokens",
             "these tokens have no gradient: the batch is used too long or the step is too large",
-            "fewer epochs or mini-batches, a smaller learning rate", "likely", logged, logged,
-        )  # fmt: skip
+            "fewer epochs or mini-batches, a smaller learning rate",
+            "likely",
+            logged,
+            logged,
+        )
     if lower > LOWER:
         yield _finding(
-            step, f"the dual clip acts on {lower:.3g} of the "
-                  f"tokens", (None, None), f"{100 * lower:.0f} % of trained tokens",
+            step,
+            f"the dual clip acts on {lower:.3g} of the tokens",
+            (None, None),
+            f"{100 * lower:.0f} % of trained tokens",
             "bad tokens became more than three times as likely: the policy runs away from what sampled",
-            "look at staleness and at the learning rate", "likely", lower, lower,
-        )  # fmt: skip
+            "look at staleness and at the learning rate",
+            "likely",
+            lower,
+            lower,
+        )
 
 
 def _finding(
@@ -93,9 +120,14 @@ def _finding(
     real: float, naive: float,
 ) -> Finding:  # fmt: skip
     return Finding(
-        what=what, where=step.at(*place), share=part, why=why, advice=advice, sure=sure,
+        what=what,
+        where=step.at(*place),
+        share=part,
+        why=why,
+        advice=advice,
+        sure=sure,
         numbers={"clipped": real, "outside": naive},
-    )  # fmt: skip
+    )
 
 
 def finish(memory: dict[str, Any]) -> Iterator[Finding]:

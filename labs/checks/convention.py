@@ -83,9 +83,15 @@ def _recomputed(step: Step, row: Array, total: Array, memory: dict[str, Any]) ->
 
 def _note(step: Step, what: str, values: dict[str, float]) -> Finding:
     return Finding(
-        what=what, where=step.at(), share="the batch", why="library and paper give one name to several formulas",
-        advice="compare it with what you meant", sure="certain", numbers=values, kind="note",
-    )  # fmt: skip
+        what=what,
+        where=step.at(),
+        share="the batch",
+        why="library and paper give one name to several formulas",
+        advice="compare it with what you meant",
+        sure="certain",
+        numbers=values,
+        kind="note",
+    )
 
 
 def reproduce(finding: Finding) -> dict[str, Any] | None:

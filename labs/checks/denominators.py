@@ -108,21 +108,27 @@ def _noted(step: Step, kept: Array, chosen: Array, pull: Array, memory: dict[str
     if DEAD * tokens < dead < tokens and "dead" not in memory:
         memory["dead"] = True
         yield _note(
-            step, f"{100 * dead / tokens:.0f} % of the tokens in the denominator have A = 0: the gradient is scaled by "
-            f"{1 - dead / tokens:.2g} relative to live tokens", share(dead, tokens, "tokens"),
-            "the step shrinks as more groups become equal; this is no fault", "read the learning rate with it",
+            step,
+            f"{100 * dead / tokens:.0f} % of the tokens in the denominator have A = 0: the gradient is scaled by "
+            f"{1 - dead / tokens:.2g} relative to live tokens",
+            share(dead, tokens, "tokens"),
+            "the step shrinks as more groups become equal; this is no fault",
+            "read the learning rate with it",
             {"dead": dead / tokens},
-        )  # fmt: skip
+        )
     if gone > REJECTED * chosen.sum() and "gone" not in memory:
         memory["gone"] = True
         yield _note(
-            step, f"{100 * gone / chosen.sum():.0f} % of the chosen tokens are rejected: with a fixed denominator "
-                  f"(verl) "
+            step,
+            f"{100 * gone / chosen.sum():.0f} % of the chosen tokens are rejected: with a fixed denominator "
+            f"(verl) "
             f"the gradient shrinks by as much, with that of kept tokens it does "
-            f"not", share(gone, int(chosen.sum()), "tokens"),
-            "the two conventions differ by the rate of "
-            "rejection", "know which one you have", {"rejected": gone / chosen.sum()},
-        )  # fmt: skip
+            f"not",
+            share(gone, int(chosen.sum()), "tokens"),
+            "the two conventions differ by the rate of rejection",
+            "know which one you have",
+            {"rejected": gone / chosen.sum()},
+        )
     length = kept.sum(axis=1).astype(float)
     lost = (length > 0) & (np.where(kept, pull, 0.0).sum(axis=1) < 0)
     mode = step.facts.get("loss_agg_mode")
@@ -131,10 +137,13 @@ def _noted(step: Step, kept: Array, chosen: Array, pull: Array, memory: dict[str
         if ratio >= LENGTHS:
             memory["length"] = True
             yield _note(
-                step, f"the penalty per token is {ratio:.3g} times smaller for the longest losing row", "losing rows",
+                step,
+                f"the penalty per token is {ratio:.3g} times smaller for the longest losing row",
+                "losing rows",
                 "long wrong answers are punished less per token, so that answers grow",
-                "use token-mean, or a constant denominator", {"ratio": ratio},
-            )  # fmt: skip
+                "use token-mean, or a constant denominator",
+                {"ratio": ratio},
+            )
 
 
 def _note(step: Step, what: str, part: str, why: str, advice: str, values: dict[str, float]) -> Finding:

@@ -27,9 +27,16 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     if not found:
         if n > 1 and step.rows % n:
             yield _finding(
-                step, f"{step.rows} rows are no multiple of the group size {n}", 0, step.rows, step.rows, "rows",
-                _BASELINE, "keep aborted rollouts as rows, or group by an id and not by position", n,
-            )  # fmt: skip
+                step,
+                f"{step.rows} rows are no multiple of the group size {n}",
+                0,
+                step.rows,
+                step.rows,
+                "rows",
+                _BASELINE,
+                "keep aborted rollouts as rows, or group by an id and not by position",
+                n,
+            )
         return
     sizes = {label: len(rows) for label, rows in found.items()}
     mode = n or Counter(sizes.values()).most_common(1)[0][0]
@@ -42,11 +49,17 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     if wrong and mode > 0:
         shown = " ".join(f"{label}:{size}" for label, size in list(sizes.items())[:6])
         yield _finding(
-            step, f"group sizes {shown}{' ...' if len(sizes) > 6 else ''} (n={mode}): {len(wrong)} of {len(sizes)} "
-            f"groups are not {mode} rows, {len(single)} have a single one", int(found[wrong[0]][0]), len(wrong),
-            len(sizes), "groups", _BASELINE + " of the same weight; code that reshapes to [-1, n] mixes prompts",
-            "group by an id and not by position; play aborted rollouts again, or drop the whole group", mode,
-        )  # fmt: skip
+            step,
+            f"group sizes {shown}{' ...' if len(sizes) > 6 else ''} (n={mode}): {len(wrong)} of {len(sizes)} "
+            f"groups are not {mode} rows, {len(single)} have a single one",
+            int(found[wrong[0]][0]),
+            len(wrong),
+            len(sizes),
+            "groups",
+            _BASELINE + " of the same weight; code that reshapes to [-1, n] mixes prompts",
+            "group by an id and not by position; play aborted rollouts again, or drop the whole group",
+            mode,
+        )
     yield from _outputs(step, found, memory)
 
 
@@ -59,11 +72,17 @@ def _prompts(step: Step, found: dict[str, Array]) -> Iterator[Finding]:
         what = "blocks" if "uid" not in step.columns else "groups"
         kinds = len({str(x) for x in text[mixed[0]].tolist()})
         yield _finding(
-            step, f"{len(mixed)} of {len(found)} {what} are mixed: the first one holds {len(mixed[0])} rows with "
-            f"{kinds} distinct prompts", int(mixed[0][0]), len(mixed), len(found), what,
+            step,
+            f"{len(mixed)} of {len(found)} {what} are mixed: the first one holds {len(mixed[0])} rows with "
+            f"{kinds} distinct prompts",
+            int(mixed[0][0]),
+            len(mixed),
+            len(found),
+            what,
             "difficulty is compared across prompts instead of answers to one prompt",
-            "make the group id before prompts are repeated; gather devices in rank order", len(mixed[0]),
-        )  # fmt: skip
+            "make the group id before prompts are repeated; gather devices in rank order",
+            len(mixed[0]),
+        )
 
 
 def _singletons(step: Step, found: dict[str, Array], n: int) -> Iterator[Finding]:
@@ -76,10 +95,17 @@ def _singletons(step: Step, found: dict[str, Array], n: int) -> Iterator[Finding
     says = f", n is {n}" if n else ""
     says += f"; {repeated} rows share one prompt text" if repeated > 1 else ""
     yield _finding(
-        step, f"{len(found)} groups of size 1{says}", 0, len(found), len(found), "groups",
+        step,
+        f"{len(found)} groups of size 1{says}",
+        0,
+        len(found),
+        len(found),
+        "groups",
         "a group of one has no baseline: its advantage is its raw score, and with scores of 0 and 1 nothing is ever "
-        "pushed down", "group by the id of the task, not of the trajectory", n,
-    )  # fmt: skip
+        "pushed down",
+        "group by the id of the task, not of the trajectory",
+        n,
+    )
 
 
 def _outputs(step: Step, found: dict[str, Array], memory: dict[str, Any]) -> Iterator[Finding]:
@@ -88,9 +114,17 @@ def _outputs(step: Step, found: dict[str, Array], memory: dict[str, Any]) -> Ite
         return
     memory["said"] = True
     yield _finding(
-        step, f"multi-output sessions: {rows} sessions in {step.rows} rows; groups are counted in sessions", 0, rows,
-        step.rows, "rows", "every output of a session gets the advantage of its last one", "nothing", 0, kind="note",
-    )  # fmt: skip
+        step,
+        f"multi-output sessions: {rows} sessions in {step.rows} rows; groups are counted in sessions",
+        0,
+        rows,
+        step.rows,
+        "rows",
+        "every output of a session gets the advantage of its last one",
+        "nothing",
+        0,
+        kind="note",
+    )
 
 
 def _finding(
@@ -98,9 +132,15 @@ def _finding(
     kind: Any = "fault",
 ) -> Finding:  # fmt: skip
     return Finding(
-        what=what, where=step.at(row), share=share(part, whole, noun), why=why, advice=advice, sure="certain",
-        numbers={"groups": float(part), "n": float(n)}, kind=kind,
-    )  # fmt: skip
+        what=what,
+        where=step.at(row),
+        share=share(part, whole, noun),
+        why=why,
+        advice=advice,
+        sure="certain",
+        numbers={"groups": float(part), "n": float(n)},
+        kind=kind,
+    )
 
 
 def reproduce(finding: Finding) -> dict[str, Any] | None:

@@ -53,9 +53,10 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
         elif before[1] == step.step and size > 1.2:
             formula = "(n - 1) / sqrt(n)" if name == "Bessel" else "sqrt(n - 1)"
             yield _note(
-                step, f"max |A| = {size:.4f} = {formula} for n = {count}: one of {count}, {name} deviation",
+                step,
+                f"max |A| = {size:.4f} = {formula} for n = {count}: one of {count}, {name} deviation",
                 {"max": size, "n": float(count)},
-            )  # fmt: skip
+            )
     if (
         n > 1
         and step.facts.get("estimator") in ("grpo", "grpo_vectorized", "trl_grpo")
@@ -75,9 +76,15 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
 
 def _note(step: Step, what: str, values: dict[str, float]) -> Finding:
     return Finding(
-        what=what, where=step.at(), share="the batch", why="library and paper give one name to several formulas",
-        advice="compare it with what you meant", sure="certain", numbers=values, kind="note",
-    )  # fmt: skip
+        what=what,
+        where=step.at(),
+        share="the batch",
+        why="library and paper give one name to several formulas",
+        advice="compare it with what you meant",
+        sure="certain",
+        numbers=values,
+        kind="note",
+    )
 
 
 def reproduce(finding: Finding) -> dict[str, Any] | None:

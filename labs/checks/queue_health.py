@@ -37,31 +37,36 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
 
 def finish(memory: dict[str, Any]) -> Iterator[Finding]:
     """Waiting on either side, and what was thrown away."""
-    for name, limit, who, why, advice in (
-        (f"{_ASYNC}/trainer/idle_ratio", WAITS, "the trainer waits", "rollouts are too slow for it",
-         "give more devices to rollouts, or allow more staleness"),
-        (f"{_ASYNC}/rollouter/idle_ratio", PAUSED, "rollouts wait", "the trainer is too slow for them, or the "
-                                                                    "bound stops them",
-         "give more devices to the trainer, or synchronise weights more often"),
-    ):  # fmt: skip
+    rollouts = "the trainer is too slow for them, or the bound on staleness stops them"
+    for side, limit, who, why, advice in (
+        ("trainer", WAITS, "the trainer waits", "rollouts are too slow for it", "give more devices to rollouts"),
+        ("rollouter", PAUSED, "rollouts wait", rollouts, "give more devices to the trainer, or synchronise more often"),
+    ):
+        name = f"{_ASYNC}/{side}/idle_ratio"
         values = np.array(memory.get(name, []))
         if len(values) and values.mean() > limit:
             yield _finding(
-                memory, f"{who} {100 * values.mean():.0f} % of the time", int((values > limit).sum()), len(values), why,
-                advice, float(values.mean()),
-            )  # fmt: skip
+                memory,
+                f"{who} {100 * values.mean():.0f} % of the time",
+                int((values > limit).sum()),
+                len(values),
+                why,
+                advice,
+                float(values.mean()),
+            )
     made = np.array(memory.get(f"{_ASYNC}/count/total_generated_samples", []))
     dropped = np.array(memory.get(f"{_ASYNC}/count/dropped_stale_samples", []))
     # Both counters run from the start, so the last ones say it all.
     if len(made) and len(dropped) and dropped[-1] > WASTED * max(made[-1], 1):
         yield _finding(
-            memory, f"{dropped[-1]:g} samples dropped for {made[-1]:g} "
-                    f"generated", int((np.diff(dropped, prepend=0) > 0).sum()),
-            len(dropped), "the queue is full or work is stale when it arrives; the oldest, which are the "
-                          "slowest, go first",
+            memory,
+            f"{dropped[-1]:g} samples dropped for {made[-1]:g} generated",
+            int((np.diff(dropped, prepend=0) > 0).sum()),
+            len(dropped),
+            "the queue is full or work is stale when it arrives; the oldest, which are the slowest, go first",
             "lower the rollouts in flight, or raise the size of the queue with the bound on staleness",
             float(dropped[-1] / max(made[-1], 1)),
-        )  # fmt: skip
+        )
     for name, what, advice in (
         ("training/off_policy/evicted_samples", "evicted as too old", "bound what is started, not what has arrived"),
         ("training/rollout_failure/evicted_samples", "lost to failed rollouts", "read the logs of the environment"),
@@ -69,18 +74,26 @@ def finish(memory: dict[str, Any]) -> Iterator[Finding]:
         values = np.array(memory.get(name, []))
         if len(values) >= 3 and (values > 0).mean() > 0.5:
             yield _finding(
-                memory, f"{values.mean():.3g} samples a step {what}, in {int((values > 0).sum())} of "
-                        f"{len(values)} steps",
-                int((values > 0).sum()), len(values), "their cost is paid and they teach nothing; slow tasks go first",
-                advice, float(values.mean()),
-            )  # fmt: skip
+                memory,
+                f"{values.mean():.3g} samples a step {what}, in {int((values > 0).sum())} of {len(values)} steps",
+                int((values > 0).sum()),
+                len(values),
+                "their cost is paid and they teach nothing; slow tasks go first",
+                advice,
+                float(values.mean()),
+            )
 
 
 def _finding(memory: dict[str, Any], what: str, part: int, whole: int, why: str, advice: str, value: float) -> Finding:
     return Finding(
-        what=what, where=memory["where"], share=share(part, whole, "steps"), why=why, advice=advice, sure="likely",
+        what=what,
+        where=memory["where"],
+        share=share(part, whole, "steps"),
+        why=why,
+        advice=advice,
+        sure="likely",
         numbers={"value": value},
-    )  # fmt: skip
+    )
 
 
 def reproduce(finding: Finding) -> dict[str, Any] | None:

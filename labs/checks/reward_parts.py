@@ -77,22 +77,36 @@ def finish(memory: dict[str, Any]) -> Iterator[Finding]:
     values = {"explained": explained, "done": carried, **{f"share/{n}": p for n, p in part.items()}}
     if done and explained > 0.99 and carried < LITTLE:
         yield _finding(
-            memory, f"of the variance of the score {', '.join(done)} explains {100 * carried:.0f} %: "
-                    f"{said}", len(total),
+            memory,
+            f"of the variance of the score {', '.join(done)} explains {100 * carried:.0f} %: {said}",
+            len(total),
             "the policy is paid for the other parts: form or length grows while the task does not",
-            "lower the weight of the other parts, or give them only to rows that did the task", "certain", values,
-        )  # fmt: skip
+            "lower the weight of the other parts, or give them only to rows that did the task",
+            "certain",
+            values,
+        )
     elif not done and len(real) > 1 and explained > 0.99 and max(real.values()) > ALL:
         yield _finding(
-            memory, f"one part carries the score: {said}", len(total), "the other parts hardly reach the gradient",
-            "check that this is the part you mean", "possible", values, kind="note",
-        )  # fmt: skip
+            memory,
+            f"one part carries the score: {said}",
+            len(total),
+            "the other parts hardly reach the gradient",
+            "check that this is the part you mean",
+            "possible",
+            values,
+            kind="note",
+        )
     elif explained < 0.9:
         yield _finding(
-            memory, f"the parts explain {100 * explained:.0f} % of the variance of the score: {said}", len(total),
-            "the score has a part that is not logged, or is no weighted sum", "log the missing part", "certain", values,
+            memory,
+            f"the parts explain {100 * explained:.0f} % of the variance of the score: {said}",
+            len(total),
+            "the score has a part that is not logged, or is no weighted sum",
+            "log the missing part",
+            "certain",
+            values,
             kind="note",
-        )  # fmt: skip
+        )
 
 
 def _finding(
@@ -100,9 +114,15 @@ def _finding(
     kind: Any = "fault",
 ) -> Finding:  # fmt: skip
     return Finding(
-        what=what, where=memory["where"], share=f"{rows} rows", why=why, advice=advice, sure=sure, numbers=values,
+        what=what,
+        where=memory["where"],
+        share=f"{rows} rows",
+        why=why,
+        advice=advice,
+        sure=sure,
+        numbers=values,
         kind=kind,
-    )  # fmt: skip
+    )
 
 
 def _shaped(weight: float) -> list[Step]:

@@ -31,10 +31,12 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     if empty.any():
         row, token = first(empty)
         yield _finding(
-            step, empty, f"row {row}: mask sum 0 but reward {placed[row, token]:.4g} at column {token}",
+            step,
+            empty,
+            f"row {row}: mask sum 0 but reward {placed[row, token]:.4g} at column {token}",
             "an index of -1 wraps to the last cell: the empty row still ranks its group, and equal rows get a push",
             "leave rows without a response out of the batch, or give them no score",
-        )  # fmt: skip
+        )
     end = written.shape[1] - written[:, ::-1].argmax(axis=1) if seen is None else seen.sum(axis=1)
     behind = there & ~empty & (np.arange(written.shape[1]) >= end[:, None]) & ~written
     if seen is None:  # a reply at the end of a row looks the same as padding
@@ -43,32 +45,47 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
         padded = int((written.any(axis=1) & (end < written.shape[1])).sum())
         percent = 100 * int(behind.any(axis=1).sum()) / max(padded, 1)
         yield _finding(
-            step, behind, f"the reward lies behind the end of the response in {percent:.0f} % of padded rows",
-            _WHY, "write it to the last token of the response: its index is length - 1",
-        )  # fmt: skip
+            step,
+            behind,
+            f"the reward lies behind the end of the response in {percent:.0f} % of padded rows",
+            _WHY,
+            "write it to the last token of the response: its index is length - 1",
+        )
     reply = there & ~written & ~behind & ~empty
     if reply.any():
         row, _ = first(reply)
         part = np.abs(placed[row][reply[row]]).sum() / np.abs(placed[row]).sum()
         yield _finding(
-            step, reply, f"{100 * part:.0f} % of the reward of row {row} sits on mask-0 positions", _WHY,
+            step,
+            reply,
+            f"{100 * part:.0f} % of the reward of row {row} sits on mask-0 positions",
+            _WHY,
             "write the score to the last token that the policy chose",
-        )  # fmt: skip
+        )
     lost = there & written & ~kept
     if lost.any():
         yield _finding(
-            step, lost, f"{int(lost.any(axis=1).sum())} rows have their reward on a rejected token",
+            step,
+            lost,
+            f"{int(lost.any(axis=1).sum())} rows have their reward on a rejected token",
             "estimators that sum first still count it (verl's rule); GAE, REINFORCE++ and ReMax lose it",
-            "decide which of the two you mean", kind="note",
-        )  # fmt: skip
+            "decide which of the two you mean",
+            kind="note",
+        )
 
 
 def _finding(step: Step, wrong: Array, what: str, why: str, advice: str, kind: Any = "fault") -> Finding:
     rows = int(wrong.any(axis=1).sum())
     return Finding(
-        what=what, where=step.at(*first(wrong)), share=share(rows, step.rows, "rows"), why=why, advice=advice,
-        sure="certain", numbers={"rows": float(rows)}, kind=kind,
-    )  # fmt: skip
+        what=what,
+        where=step.at(*first(wrong)),
+        share=share(rows, step.rows, "rows"),
+        why=why,
+        advice=advice,
+        sure="certain",
+        numbers={"rows": float(rows)},
+        kind=kind,
+    )
 
 
 def reproduce(finding: Finding) -> dict[str, Any] | None:

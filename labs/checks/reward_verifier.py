@@ -62,11 +62,16 @@ def _missed(step: Step, text: list[str], gold: list[list[str]], total: Array, lo
     rows = [i for i, end in zip(failed, ends, strict=True) if any(named(end, one) for one in gold[i])]
     if len(rows) >= ROWS and len(rows) >= PART * len(failed):
         yield _finding(
-            step, rows, f"{len(rows)} rows score {total[rows[0]]:.3g} and end with the right answer, such as "
-            f"{gold[rows[0]][0]!r} in row {rows[0]}", len(failed), "rows without score",
+            step,
+            rows,
+            f"{len(rows)} rows score {total[rows[0]]:.3g} and end with the right answer, such as "
+            f"{gold[rows[0]][0]!r} in row {rows[0]}",
+            len(failed),
+            "rows without score",
             "right answers are pushed down as wrong ones",
-            "accept the answer without its marker, or print the marker in the prompt", "likely",
-        )  # fmt: skip
+            "accept the answer without its marker, or print the marker in the prompt",
+            "likely",
+        )
 
 
 def _unparsed(step: Step, gold: list[list[str]], total: Array, high: float, low: float) -> Iterator[Finding]:
@@ -74,10 +79,15 @@ def _unparsed(step: Step, gold: list[list[str]], total: Array, high: float, low:
     paid = [i for i in without if total[i] >= high]
     if paid and high > low and len(paid) >= 0.9 * len(without):
         yield _finding(
-            step, paid, f"{len(paid)} rows whose right answer is missing have the best score {high:.3g}", step.rows,
-            "rows", "the mean score is inflated, and a group where only some rows fail to parse learns noise",
-            "leave out tasks whose right answer cannot be parsed", "certain",
-        )  # fmt: skip
+            step,
+            paid,
+            f"{len(paid)} rows whose right answer is missing have the best score {high:.3g}",
+            step.rows,
+            "rows",
+            "the mean score is inflated, and a group where only some rows fail to parse learns noise",
+            "leave out tasks whose right answer cannot be parsed",
+            "certain",
+        )
 
 
 def _all_named(
@@ -91,20 +101,29 @@ def _all_named(
     best = int((total >= high).sum())
     if len(paid) >= ROWS and len(paid) > 0.8 * len(every) and len(paid) >= PART * best:
         yield _finding(
-            step, paid, f"{len(paid)} outputs name all {len(choices)} right answers of the batch and have the "
-                        f"best score",
-            best, "rows with the best score", "naming every answer wins: the policy learns to list, not to choose",
-            "accept an output only if it names one answer", "likely",
-        )  # fmt: skip
+            step,
+            paid,
+            f"{len(paid)} outputs name all {len(choices)} right answers of the batch and have the best score",
+            best,
+            "rows with the best score",
+            "naming every answer wins: the policy learns to list, not to choose",
+            "accept an output only if it names one answer",
+            "likely",
+        )
 
 
 def _finding(
     step: Step, rows: list[int], what: str, whole: int, noun: str, why: str, advice: str, sure: Any
 ) -> Finding:
     return Finding(
-        what=what, where=step.at(rows[0]), share=share(len(rows), whole, noun), why=why, advice=advice, sure=sure,
+        what=what,
+        where=step.at(rows[0]),
+        share=share(len(rows), whole, noun),
+        why=why,
+        advice=advice,
+        sure=sure,
         numbers={"rows": float(len(rows))},
-    )  # fmt: skip
+    )
 
 
 def _strict() -> list[Step]:

@@ -50,22 +50,41 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     part = share(int((np.abs(gap) > TOKEN).sum()), int(kept.sum()), "trained tokens")
     if abs(tilt) > SLOPE and explained > EXPLAINED:
         yield _finding(
-            step, row, token, f"rollout minus trainer log-prob is linear in the log-prob with slope {tilt:.2f}: a "
-            f"temperature on one side", part, "score at the sampling temperature", values, "likely",
-        )  # fmt: skip
+            step,
+            row,
+            token,
+            f"rollout minus trainer log-prob is linear in the log-prob with slope {tilt:.2f}: a "
+            f"temperature on one side",
+            part,
+            "score at the sampling temperature",
+            values,
+            "likely",
+        )
     elif (late := _from(gap, kept)) is not None:
         row, token = late
         yield _finding(
-            step, row, token, f"log-probs of row {row} agree up to token {token - 1} and differ from token "
-                              f"{token} on: the "
-            "ids were made again from text", part, "train on the engine's ids, or drop the row", values, "likely",
-        )  # fmt: skip
+            step,
+            row,
+            token,
+            f"log-probs of row {row} agree up to token {token - 1} and differ from token "
+            f"{token} on: the "
+            "ids were made again from text",
+            part,
+            "train on the engine's ids, or drop the row",
+            values,
+            "likely",
+        )
     elif k3 > KL:
         yield _finding(
-            step, row, token, f"the KL between rollout and trainer is {k3:.3g} a token, the largest difference "
-            f"{values['largest']:.3g}", part, "compare precision, kernels and weights; correct with token weights",
-            values, "certain",
-        )  # fmt: skip
+            step,
+            row,
+            token,
+            f"the KL between rollout and trainer is {k3:.3g} a token, the largest difference {values['largest']:.3g}",
+            part,
+            "compare precision, kernels and weights; correct with token weights",
+            values,
+            "certain",
+        )
     yield from _sequences(step, gap, kept, values)
 
 
@@ -91,11 +110,16 @@ def _sequences(step: Step, gap: Array, kept: Array, values: dict[str, float]) ->
         row = int(total.argmax())
         ratio, token = math.exp(min(float(total[row]), 700.0)), math.exp(float(np.abs(gap[row][kept[row]]).mean()))
         yield _finding(
-            step, row, None, f"token ratio fine ({token:.3f}), sequence ratio unusable: {ratio:.4g} after "
+            step,
+            row,
+            None,
+            f"token ratio fine ({token:.3f}), sequence ratio unusable: {ratio:.4g} after "
             f"{int(length[row])} tokens, above about {math.log(CAP) / math.log(token):.0f} tokens at cap {CAP:g}",
-            share(int(beyond.sum()), len(total), "rows"), "weigh tokens, or use the geometric mean of the row",
-            {**values, "ratio": ratio}, "certain",
-        )  # fmt: skip
+            share(int(beyond.sum()), len(total), "rows"),
+            "weigh tokens, or use the geometric mean of the row",
+            {**values, "ratio": ratio},
+            "certain",
+        )
 
 
 def _logged(step: Step) -> Iterator[Finding]:
@@ -110,21 +134,34 @@ def _logged(step: Step) -> Iterator[Finding]:
         seen = [f"KL {kl:.3g}"] if kl > KL else []
         seen += [f"correlation {corr:.3f}"] if corr < 0.98 else []
         seen += [f"mean difference {gap:.3g}"] if gap > TOKEN else []
-        yield _finding(step, None, None, f"rollout and trainer probabilities differ: {', '.join(seen)}", "the batch",
-                       "compare precision, kernels and weights; correct with token "
-                       "weights", values, "likely")  # fmt: skip
+        yield _finding(
+            step,
+            None,
+            None,
+            f"rollout and trainer probabilities differ: {', '.join(seen)}",
+            "the batch",
+            "compare precision, kernels and weights; correct with token weights",
+            values,
+            "likely",
+        )
     if row > 1.0 and token < 0.01:
-        yield _finding(step, None, None, f"chi2 of sequence weights is {row:.3g}, of token weights {token:.2g}",
-                       "the batch", "weigh tokens, not sequences", values, "certain")  # fmt: skip
+        yield _finding(
+            step,
+            None,
+            None,
+            f"chi2 of sequence weights is {row:.3g}, of token weights {token:.2g}",
+            "the batch",
+            "weigh tokens, not sequences",
+            values,
+            "certain",
+        )
 
 
 def _finding(
     step: Step, row: int | None, token: int | None, what: str, part: str, advice: str, values: dict[str, float],
     sure: Any,
 ) -> Finding:  # fmt: skip
-    return Finding(
-        what=what, where=step.at(row, token), share=part, why=_WHY, advice=advice, sure=sure, numbers=values
-    )  # fmt: skip
+    return Finding(what=what, where=step.at(row, token), share=part, why=_WHY, advice=advice, sure=sure, numbers=values)
 
 
 def reproduce(finding: Finding) -> dict[str, Any] | None:

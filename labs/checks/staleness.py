@@ -20,8 +20,9 @@ NEEDS = (
 )
 UNLOCK = "save the policy version of each token (versions) or row, and duration and accepted of each rollout"
 
-#: Mean lag from which it is said when no bound is stated; gap of acceptance between short and long rollouts, and rows.
-LAG, GAP, ROWS = 4.0, 0.5, 12
+#: Mean lag from which it is said when no bound is stated; gap of acceptance between short and
+#: long rollouts that is a fault and that is mentioned, and rows for it.
+LAG, GAP, SOME, ROWS = 4.0, 0.5, 0.3, 12
 
 
 def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
@@ -31,9 +32,15 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
         yield from _lags(step, oldest, newest, tokens, memory)
     elif (mean := step.scalars.get("training/off_policy/trajectory_staleness/mean", 0.0)) > LAG:
         yield _finding(
-            step, None, f"the mean lag is {mean:.3g} versions", "the batch", "the batch is far off-policy",
-            "lower the bound on staleness or the number of rollouts in flight", "likely", {"lag": mean},
-        )  # fmt: skip
+            step,
+            None,
+            f"the mean lag is {mean:.3g} versions",
+            "the batch",
+            "the batch is far off-policy",
+            "lower the bound on staleness or the number of rollouts in flight",
+            "likely",
+            {"lag": mean},
+        )
     yield from _accepted(step)
 
 
@@ -66,16 +73,26 @@ def _lags(step: Step, oldest: Array, newest: Array, tokens: Array | None, memory
         what = f"{fresh} of {int(use.sum())} rows within lag {bound:g}, the oldest is {lag.max():g} behind"
         what += "; the step would train on nothing" if not fresh else ""
         yield _finding(
-            step, row, what, share(int((lag > bound).sum()), int(use.sum()), "rows"),
+            step,
+            row,
+            what,
+            share(int((lag > bound).sum()), int(use.sum()), "rows"),
             "rows beyond the bound were trained, or the batch is empty without them",
-            "drop before sampling and go on sampling until the batch is full", "certain", values,
-        )  # fmt: skip
+            "drop before sampling and go on sampling until the batch is full",
+            "certain",
+            values,
+        )
     elif bound is None and values["lag"] > LAG:
         yield _finding(
-            step, row, f"the mean lag is {values['lag']:.3g} versions, the largest {values['max']:g}",
-            share(int((lag > LAG).sum()), int(use.sum()), "rows"), "the batch is far off-policy",
-            "lower the bound on staleness or the number of rollouts in flight", "likely", values,
-        )  # fmt: skip
+            step,
+            row,
+            f"the mean lag is {values['lag']:.3g} versions, the largest {values['max']:g}",
+            share(int((lag > LAG).sum()), int(use.sum()), "rows"),
+            "the batch is far off-policy",
+            "lower the bound on staleness or the number of rollouts in flight",
+            "likely",
+            values,
+        )
     mixed = use & (newest > oldest)
     if mixed.any() and tokens is not None and "mixed" not in memory:
         memory["mixed"] = True
@@ -83,14 +100,20 @@ def _lags(step: Step, oldest: Array, newest: Array, tokens: Array | None, memory
         kept = (tokens >= limit) & (tokens >= 0)
         part = float(kept[mixed].sum() / (tokens[mixed] >= 0).sum())
         yield _finding(
-            step, int(mixed.argmax()), f"{int(mixed.sum())} rows hold tokens of several versions; a rule by token "
-                                       f"(lag at "
+            step,
+            int(mixed.argmax()),
+            f"{int(mixed.sum())} rows hold tokens of several versions; a rule by token "
+            f"(lag at "
             f"most {current - limit:g}) would keep {100 * part:.0f} % of their tokens, a rule by oldest token "
             f"none of the "
-            "rows with an older one", share(int(mixed.sum()), int(use.sum()), "rows"),
-            "the part that is dropped still conditions the rest", "decide by token or by row", "certain",
-            {**values, "kept": part}, kind="note",
-        )  # fmt: skip
+            "rows with an older one",
+            share(int(mixed.sum()), int(use.sum()), "rows"),
+            "the part that is dropped still conditions the rest",
+            "decide by token or by row",
+            "certain",
+            {**values, "kept": part},
+            kind="note",
+        )
 
 
 def _accepted(step: Step) -> Iterator[Finding]:
@@ -102,17 +125,22 @@ def _accepted(step: Step) -> Iterator[Finding]:
     if not slow.any():
         return
     quick, late = float(accepted[fast].mean()), float(accepted[slow].mean())
-    if quick - late > GAP:
+    if quick - late > SOME:
         wasted = float((duration * (1 - accepted)).sum() / duration.sum())
         yield _finding(
-            step, int(np.flatnonzero(slow)[0]), f"acceptance by duration: fast {100 * quick:.0f} %, slow "
-                                                f"{100 * late:.0f} %; "
+            step,
+            int(np.flatnonzero(slow)[0]),
+            f"acceptance by duration: fast {100 * quick:.0f} %, slow "
+            f"{100 * late:.0f} %; "
             f"{100 * wasted:.0f} % of the rollout time is thrown "
-            f"away", share(int((accepted == 0).sum()), len(accepted), "rows"),
+            f"away",
+            share(int((accepted == 0).sum()), len(accepted), "rows"),
             "trained data are biased to short episodes: long tasks are never learnt",
-            "bound the lag where a rollout is started and not where it arrives", "certain",
+            "bound the lag where a rollout is started and not where it arrives",
+            "certain",
             {"fast": quick, "slow": late, "wasted": wasted},
-        )  # fmt: skip
+            kind="fault" if quick - late > GAP else "note",
+        )
 
 
 def _finding(
@@ -125,10 +153,11 @@ def _finding(
 
 
 def reproduce(finding: Finding) -> dict[str, Any] | None:
-    """Old policies that sample, or rejection by lag at arrival."""
+    """The exact bias at the same lag, and the selection by a gate at arrival."""
     if "slow" in finding.numbers:
-        return {"experiment": "rollout", "set": {"max_policy_lag": 0}}
-    return {"experiment": "train", "set": {"rollout_lag": min(max(round(finding.numbers["lag"]), 1), 50)}}
+        return {"experiment": "offpolicy", "set": {"max_lag": 1, "pace": 1.0}}
+    lag = min(max(round(finding.numbers["lag"]), 1), 32)
+    return {"experiment": "offpolicy", "set": {"lags": [0, lag]}}
 
 
 def _arrivals() -> list[Step]:

@@ -32,12 +32,17 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     if cap and buffer and buffer > cap and "buffer" not in memory:
         memory["buffer"] = True
         yield _finding(
-            step, None, f"the overlong buffer {buffer:g} > cap {cap:g}: every response is penalised, a length of "
-                        f"1 already "
-            f"by {(1 - (cap - buffer)) / buffer:.3f}", "every row", "the penalty starts at cap minus buffer, "
-                                                                    "which is below 0",
-            "make the buffer a small part of the cap", "certain", {"buffer": float(buffer), "cap": float(cap)},
-        )  # fmt: skip
+            step,
+            None,
+            f"the overlong buffer {buffer:g} > cap {cap:g}: every response is penalised, a length of "
+            f"1 already "
+            f"by {(1 - (cap - buffer)) / buffer:.3f}",
+            "every row",
+            "the penalty starts at cap minus buffer, which is below 0",
+            "make the buffer a small part of the cap",
+            "certain",
+            {"buffer": float(buffer), "cap": float(cap)},
+        )
     cut, length = _cut(step, cap), numbers(step, "length")
     if cut is not None:
         yield from _rows(step, cut, length, cap)
@@ -68,21 +73,28 @@ def _rows(step: Step, cut: Array, length: Array | None, cap: Any) -> Iterator[Fi
             ends = [int(ids[i, int(length[i]) - 1]) for i in np.flatnonzero(cut) if 0 < length[i] <= ids.shape[1]]
             last = f" (most frequent last id {Counter(ends).most_common(1)[0][0]})" if ends else ""
         yield _finding(
-            step, row, f"{count} rows flagged truncated have length {length[cut].max():g} << cap {cap:g}: the end "
-                       f"token is not "
-            f"recognised{last}", share(count, len(cut), "rows"),
-            "finished answers are masked, or punished as "
-            "cut", "give the trainer every end token of the model", "certain",
+            step,
+            row,
+            f"{count} rows flagged truncated have length {length[cut].max():g} << cap {cap:g}: the end "
+            f"token is not "
+            f"recognised{last}",
+            share(count, len(cut), "rows"),
+            "finished answers are masked, or punished as cut",
+            "give the trainer every end token of the model",
+            "certain",
             {"truncated": count / len(cut), "longest": float(length[cut].max())},
-        )  # fmt: skip
+        )
     elif count >= MUCH * len(cut):
         yield _finding(
-            step, row, f"{count} of {len(cut)} rows are cut" + (f", {nothing} of them have no trained "
-                                                                f"token" if nothing else ""),
+            step,
+            row,
+            f"{count} of {len(cut)} rows are cut" + (f", {nothing} of them have no trained token" if nothing else ""),
             share(count, len(cut), "rows"),
             "a cut row is scored as a failure whatever it was worth: the policy learns to be short",
-            "raise the limit, mask cut rows, or bootstrap their value", "likely", {"truncated": count / len(cut)},
-        )  # fmt: skip
+            "raise the limit, mask cut rows, or bootstrap their value",
+            "likely",
+            {"truncated": count / len(cut)},
+        )
 
 
 def _worth(step: Step, cut: Array) -> Iterator[Finding]:
@@ -99,12 +111,17 @@ def _worth(step: Step, cut: Array) -> Iterator[Finding]:
     if gap.max() < 1e-6:
         row = int(rows[np.abs(behind[rows]).argmax()])
         yield _finding(
-            step, row, f"{len(rows)} of {len(cut)} rows end by limit and are valued as ended: bootstrapping "
-                       f"changes the "
-            f"last advantage of row {row} by {behind[row]:.3g}", share(len(rows), len(cut), "rows"),
-            "the critic is told that nothing comes after the cut, good or bad", "add gamma V of the state at the cut",
-            "certain", {"truncated": len(rows) / len(cut), "value": float(behind[row])},
-        )  # fmt: skip
+            step,
+            row,
+            f"{len(rows)} of {len(cut)} rows end by limit and are valued as ended: bootstrapping "
+            f"changes the "
+            f"last advantage of row {row} by {behind[row]:.3g}",
+            share(len(rows), len(cut), "rows"),
+            "the critic is told that nothing comes after the cut, good or bad",
+            "add gamma V of the state at the cut",
+            "certain",
+            {"truncated": len(rows) / len(cut), "value": float(behind[row])},
+        )
 
 
 def _finding(
