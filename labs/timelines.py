@@ -267,8 +267,9 @@ def frontier(
 
     Args:
         axes: one a panel: trained per second, lag of what trained, and `learning` if there are three.
-        rows: `[seeds][bounds]`, rows with `bound`, `trained_per_second`, `lag_mean`, `lag_max` and, for the third
-            panel, the key `learning`; a bound at which some seed came to a stop is left out.
+        rows: `[seeds][bounds]`, rows with `bound`, `trained_per_second`, `lag_mean`, `lag_max`, if known
+            `steady_per_second` and, for the third panel, the key `learning`; a bound at which some seed came to a stop
+            is left out.
         own: the system's own bound, marked.
         learning: the key of the third panel.
 
@@ -282,13 +283,18 @@ def frontier(
         return [[seed[i][key] for i in good] for seed in rows]
 
     panels: list[list[tuple[str, str, str, str]]] = [
-        [("trained_per_second", plots.BLUE, "trained per second", "o-")],
+        [
+            ("steady_per_second", plots.BLUE, "up to the last start", "o-"),
+            ("trained_per_second", plots.SKY, "whole run", "v--"),
+        ],
         [("lag_mean", plots.ORANGE, "mean lag", "s-"), ("lag_max", plots.RED, "largest lag", "^--")],
         [(learning, plots.GREEN, learning, "D-")],
     ]
     bands = []
     for ax, lines in zip(axes, panels, strict=False):
         for key, color, text, form in lines:
+            if any(key not in seed[i] for seed in rows for i in good):
+                continue
             bands.append(plots.band(ax, x, column(key), color, text, marker=form[0], ls=form[1:]))
         if own is not None:
             ax.axvline(own, color=plots.GREY, lw=1.2, ls=":", label="as it runs" if ax is axes[0] else None)

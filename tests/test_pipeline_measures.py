@@ -54,6 +54,14 @@ def test_a_trained_sample_s_time_adds_up(run):
     assert journey(run)["training"] == pytest.approx(run.rules.training_seconds)
 
 
+def test_the_steady_rate_leaves_the_end_out():
+    last = max(t.start for t in PLAIN.trajectories)
+    before = [t for t in PLAIN.trajectories if t.status == "accepted" and t.exit.time <= last]
+    assert measures(PLAIN)["steady_per_second"] == pytest.approx(len(before) / last)
+    at_once = simulate(Rules(workers=8, batch_size=8), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+    assert measures(at_once)["steady_per_second"] == measures(at_once)["trained_per_second"] == 8 / 10
+
+
 def test_step_lags_count_optimiser_steps():
     lags = [t.lag for t in PLAIN.trajectories if t.status == "accepted"]
     assert step_lags(PLAIN) == lags

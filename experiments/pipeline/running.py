@@ -181,11 +181,11 @@ def _evidence(system: Any, changed: dict[str, Any], name: str) -> dict[str, str]
 
 
 def _conclusion(name: str, one: Run, m: dict[str, float]) -> str:
-    slower = "generation" if m["trainer_busy"] < m["workers_busy"] else "training"
+    slower = "generation" if m["generate_seconds"] > one.rules.training_seconds else "training"
     return (
         f"{name} trains {m['trained_per_second']:.3g} trajectories per second at a mean lag of {m['lag_mean']:.2f} "
-        f"(largest {m['lag_max']:.0f}) and keeps {m['kept']:.1%} of them; {slower} is the busier side "
-        f"(workers {m['workers_busy']:.0%}, trainer {m['trainer_busy']:.0%})."
+        f"(largest {m['lag_max']:.0f}) and keeps {m['kept']:.1%} of them; {slower} is the slower side "
+        f"(busy: workers {m['workers_busy']:.0%}, trainer {m['trainer_busy']:.0%})."
     )
 
 

@@ -31,11 +31,15 @@ METRICS = (
     _metric("trained", "trajectory", "trajectories that trained"),
     _metric("kept", "1", "trained / all that started, attempts cut short by an update left out", 1.0),
     _metric("trained_per_second", "1/s", "trained / seconds"),
+    _metric(
+        "steady_per_second", "1/s", "the same up to the last start: without the end, when workers have no task left"
+    ),
     _metric("workers_busy", "1", "worker seconds generating / all", 1.0),
     _metric("useful", "1", "seconds of generation that trained / worker seconds generating", 1.0 + 1e-9),
     _metric("mean_trained_seconds", "s", "mean seconds of generation of what trained"),
     _metric("trainer_busy", "1", "trainer seconds training / all", 1.0 + 1e-9),
     _metric("step_size", "trajectory", "mean trajectories in a step"),
+    _metric("generate_seconds", "s", "worker seconds generating / workers / steps, with what is thrown away"),
     _metric("steps", "1", "training steps"),
     _metric("overlap", "1", "worker seconds generating while the trainer trains / all worker seconds meanwhile", 1.001),
     _metric("lag_mean", "1", "mean lag of what trained, in versions"),
@@ -73,11 +77,13 @@ def measures(run: Run) -> dict[str, float]:
         "trained": n,
         "kept": _ratio(n, finished),
         "trained_per_second": _ratio(n, span),
+        "steady_per_second": _steady(run),
         "workers_busy": _ratio(busy, whole),
         "useful": _ratio(made, busy),
         "mean_trained_seconds": _ratio(made, n),
         "trainer_busy": _ratio(run.trainer_seconds.get("busy", 0.0), span),
         "step_size": _ratio(n, len(run.steps)),
+        "generate_seconds": _ratio(busy, rules.workers * len(run.steps)),
         "steps": len(run.steps),
         "overlap": overlap(run),
         "lag_mean": _ratio(sum(lags), n),
@@ -167,6 +173,13 @@ def series(run: Run) -> dict[str, list[float]]:
         "waiting": [float(d - bisect_right(left, x)) for x, d in zip(corners, done, strict=True)],
         "running": [float(bisect_right(starts, x) - d) for x, d in zip(corners, done, strict=True)],
     }
+
+
+def _steady(run: Run) -> float:
+    """Trained per second up to the last start; of a run that starts everything at once, over all of it."""
+    last = max(t.start for t in run.trajectories)
+    sizes = [step.size for step in run.steps if step.time <= last]
+    return _ratio(sum(sizes), last) if last and sizes else _ratio(sum(s.size for s in run.steps), run.seconds)
 
 
 def _spans(run: Run) -> bool:

@@ -88,7 +88,8 @@ def _outcome(run: Run, m: Mapping[str, float]) -> list[str]:
         f"{run.work.tasks:,} tasks, {len(run.trajectories):,} trajectories: {counts[ACCEPTED]:,} trained"
         + (f", {left}" if left else ""),
         f"tasks of which nothing trained: {lost:,.0f}; tasks that were made more than once: {doubled:,.0f}",
-        f"{m['seconds']:,.3f} simulated s, {m['steps']:,.0f} steps, {len(run.publications):,} publications",
+        f"{m['seconds']:,.3f} simulated s, {m['steps']:,.0f} steps, {len(run.publications):,} publications; "
+        f"up to the last start {m['steady_per_second']:.4g} trained/s, over all of it",
         f"{m['trained_per_second']:.4g} trained/s = {run.rules.workers:,} workers x {m['workers_busy']:.1%} busy x "
         f"{m['useful']:.1%} of that trained / {m['mean_trained_seconds']:.3g} s a trained rollout",
         f"{'':{len(format(m['trained_per_second'], '.4g'))}}           = {m['step_size']:.4g} a step x "
@@ -100,13 +101,12 @@ def _limits(run: Run, m: Mapping[str, float]) -> list[str]:
     rules = run.rules
     speed = sum(size * speed for size, speed in rules.pools) if rules.pools else rules.workers
     offered = [run.work.duration(t.task, t.sample) for t in run.trajectories]
-    mean = sum(offered) / len(offered)
-    generate = rules.batch_size * rules.group_size * mean / speed
-    train = rules.training_seconds + rules.sync_seconds / rules.steps_per_sync
+    least = rules.batch_size * rules.group_size * sum(offered) / len(offered) / speed
+    train, generate = rules.training_seconds + rules.sync_seconds / rules.steps_per_sync, m["generate_seconds"]
     slower = "generation" if generate > train else "training"
     found = [
-        f"a batch takes {generate:.3g} s to generate with no worker waiting and {train:.3g} s to train and publish: "
-        f"{slower} is slower, ratio {train / generate if generate else float('inf'):.3g}",
+        f"a batch takes {train:.3g} s to train and publish, and all workers {least:.3g} s to generate, "
+        f"{generate:.3g} s with what is thrown away or made again: {slower} is slower",
     ]
     blocked = _shares(_pools(run), run.seconds, ("busy", "task"))
     held = [f"{WAITS[what]} {share:.1%}" for what, share in blocked if share >= 0.0005]
@@ -220,7 +220,8 @@ def _theory(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 #: Columns of the table: measure, heading, format.
 COLUMNS = (
-    ("trained_per_second", "trained/s", ".4g"), ("kept", "kept", ".1%"), ("lag_mean", "lag", ".3f"),
+    ("trained_per_second", "trained/s", ".4g"), ("steady_per_second", "steady/s", ".4g"),
+    ("kept", "kept", ".1%"), ("lag_mean", "lag", ".3f"),
     ("lag_max", "max", ".0f"), ("step_lag_mean", "in steps", ".2f"), ("workers_busy", "workers", ".1%"),
     ("useful", "useful", ".1%"), ("trainer_busy", "trainer", ".1%"), ("overlap", "overlap", ".1%"),
     ("queue_seconds", "queue s", ".2f"), ("sync_wait_seconds", "sync s", ".2f"),
