@@ -94,8 +94,14 @@ class TestBias:
 
 
 class TestSystems:
+    @staticmethod
+    @cache
+    def rows():
+        made = config(systems=["areal"], bounds=[1], system_runs=2, system_updates=5)
+        return measures.systems(made, 7, lambda: None)
+
     def test_what_the_rows_say(self):
-        rows = result().data["systems"]
+        rows = self.rows()
         assert {row["system"] for row in rows} == {"areal", "bound 1"}
         assert {row["denominator"] for row in rows} == set(measures.DENOMINATORS)
         for row in rows:
@@ -109,7 +115,7 @@ class TestSystems:
         assert max(row["version_span"] for row in rows if row["system"] == "areal") > 0
 
     def test_one_clock_for_all_rules_and_nothing_else_in_common(self):
-        rows = [row for row in result().data["systems"] if row["system"] == "areal" and row["run"] == 0]
+        rows = [row for row in self.rows() if row["system"] == "areal" and row["run"] == 0]
         assert len({tuple(row["curve"]["hours"]) for row in rows}) == 1
 
 
@@ -168,21 +174,30 @@ class TestWords:
         assert "do not visibly repair" in staleness.repair({**words, "action_repair": no})
         assert "old rewards do not visibly cost" in staleness.repair({**words, "reward_loss": no})
 
-    @pytest.mark.parametrize(
-        ("interval", "says"),
-        [
-            (gap(0.2, 0.4), "loses to truncated weights at equal samples by 0.300"),
-            (gap(-0.1, 0.4), "cannot be told"),
-            (Interval(0.3, None, None, 1, ""), "cannot be told"),
-            (gap(-0.4, -0.2), "wins"),
-        ],
-    )
-    def test_verdict(self, interval, says):
-        best = {"environment": "routes", "learning_rate": 20.0, "interval": interval}
-        assert says in staleness.verdict(best)
+    def test_verdict(self):
+        def rows(**gaps):
+            return [{"environment": name, "interval": interval} for name, interval in gaps.items()]
+
+        one = staleness.verdict(rows(routes=gap(0.2, 0.4), arithmetic=gap(-0.1, 0.4), flaky_tools=gap(-0.4, -0.2)))
+        assert "loses to truncated weights in routes by 0.300 (95 % 0.200 to 0.400, n = 5)" in one
+        assert "wins in flaky_tools, -0.300" in one
+        assert "cannot be told from them in arithmetic, 0.150" in one
+        lone = staleness.verdict(rows(routes=Interval(0.3, None, None, 1, "")))
+        assert "loses to truncated weights in none" in lone
+        assert "cannot be told from them in routes, 0.300 (no interval" in lone
+
+    def test_the_search_lets_uncorrected_training_choose_its_step_size(self):
+        found = [
+            {"environment": name, "learning_rate": rate, "uncorrected": value}
+            for name, rate, value in (("a", 1.0, 0.1), ("a", 2.0, 0.9), ("b", 1.0, 0.5), ("b", 2.0, 0.4))
+        ]
+        assert [(row["environment"], row["learning_rate"]) for row in staleness.at_best(found)] == [
+            ("a", 2.0),
+            ("b", 1.0),
+        ]
 
     def test_the_tiny_run_cannot_tell_and_says_so(self):
-        assert "cannot be told" in result().conclusion
+        assert "cannot be told from the decoupled form" in result().conclusion
 
     def test_headline_is_recomputed_from_the_rows(self):
         found = result()

@@ -88,7 +88,8 @@ def systems(results: Sequence[Result]) -> Figure:
     names = list(dict.fromkeys(row["system"] for row in results[0].data["systems"]))
     fig, grid = plots.figure(3, 3, height=9.0, sharey=True, sharex="col")
     axes = {"hours": "time (simulated h)", "samples": "samples (trajectory)", "update": "update (1)"}
-    for line, (denominator, rule) in zip(grid, measures.DENOMINATORS.items(), strict=True):
+    for place, (denominator, rule) in enumerate(measures.DENOMINATORS.items()):
+        line, last = grid[place], place == len(grid) - 1
         for ax, (key, unit) in zip(line, axes.items(), strict=True):
             for name, color in zip(names, plots.CYCLE * 10, strict=False):
                 own = [row["curve"] for row in _systems(results, name, denominator)]
@@ -97,7 +98,7 @@ def systems(results: Sequence[Result]) -> Figure:
                 lines = [np.interp(x, curve[key], curve["success"]).tolist() for curve in own]
                 plots.band(ax, x.tolist(), lines, color, name)
             ax.set_xlim(left=0)
-            plots.label(ax, measures.WORDS[rule] if ax is line[0] else "", unit if line is grid[-1] else "")
+            plots.label(ax, measures.WORDS[rule] if ax is line[0] else "", unit if last else "")
         line[0].set_ylabel("exact success (1)")
     grid[0][0].set_ylim(-0.02, 1.04)
     fig.suptitle(f"Learning in the pipeline; {_bars(config['system_runs'] * len(results))}")
@@ -168,9 +169,9 @@ def search(results: Sequence[Result]) -> Figure:
              for rule in ("none", "sequence")}
             for rate in rates
         ]  # fmt: skip
-        for rule, line, words in (("none", "-", "uncorrected"), ("sequence", "--", "weighted")):
+        for rule, line, words in (("none", "-", name), ("sequence", "--", "")):
             curves = list(zip(*(cell[rule] for cell in cells), strict=True))
-            plots.band(left, rates, curves, color, f"{name}, {words}", ls=line, marker="o")
+            plots.band(left, rates, curves, color, words, ls=line, marker="o")
         gaps = [[b - a for a, b in zip(cell["none"], cell["sequence"], strict=True)] for cell in cells]
         plots.band(right, rates, list(zip(*gaps, strict=True)), color, name, marker="o")
     right.axhline(0.0, color=plots.GREY, ls="--", lw=1.4)
@@ -181,7 +182,7 @@ def search(results: Sequence[Result]) -> Figure:
     left.set_ylim(-0.02, 1.04)
     plots.label(left, f"After update {config['updates']}", "step size (1)", "exact success (1)")
     plots.label(right, "Weighted - uncorrected, same seeds", "step size (1)", "difference in success (1)")
-    fig.suptitle(f"Search at lag {config['search_lag']}; {_bars(count)}")
+    fig.suptitle(f"Lag {config['search_lag']}; solid: uncorrected, dashed: weights by sequence\n{_bars(count)}")
     plots.legend_below(fig, left, 4)
     return fig
 

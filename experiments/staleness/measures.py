@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from labs.lagged import Lagged
     from labs.pipeline.rules import Rules
 
-#: Rule to words.
+#: Rule to words; with one step on a batch the two weights are what decoupled PPO is.
 WORDS = {
     "none": "uncorrected",
     "token": "weights by token",
