@@ -5,7 +5,8 @@ The exact bias of one such step, with the tails of the ratios. Systems: the trai
 simulated hours, samples and updates, by system and by bound on the lag. A drifting target: old actions against old
 rewards. A search: is there a step size at which uncorrected training keeps up with truncated weights at equal samples?
 
-The wide search: --set search_environments=arithmetic,arithmetic3,flaky_tools,routes search_learning_rates=1,3,10,30,100
+The wide search, kept in `results/reference/staleness`:
+--set search_environments=arithmetic,arithmetic3,flaky_tools,routes search_learning_rates=1,3,10,30,100
 """
 
 from __future__ import annotations
