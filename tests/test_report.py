@@ -264,3 +264,25 @@ def test_settings_of_the_page(agent, result):
     assert rows["updates"] == "6default 100"
     assert rows["max_steps"] == "none"
     assert set(as_dict(experiments["agent"].Config())) <= set(rows)
+
+
+def test_rows_of_several_schedules_stand_apart(bare):
+    run = labs.run("rollout", tasks=24)
+    root = check(report([run]))
+    captions = [words(each) for each in by_id(root, "numbers").iter("caption")]
+    counts = {name: sum(row["schedule"] == name for row in run.metrics) for name in ("synchronous", "asynchronous")}
+    assert captions[1:] == [f"{name} ({count} rows)" for name, count in counts.items()]
+    assert len(list(by_id(root, "pipeline").iter("svg"))) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(experiments))
+def test_every_experiment_has_a_page(name):
+    run = labs.run(name, **getattr(experiments[name], "TINY", {}))
+    made = report([run], "zh")
+    root = check(made)
+    declared = {metric.name for metric in experiments[name].METRICS}
+    terms = {words(each[0]) for each in by_id(root, "glossary").find("dl")}
+    numbers = {key for row in run.metrics for key, value in row.items() if isinstance(value, int | float)}
+    assert set(run.headline) | (numbers & declared) <= terms
+    assert len(list(by_id(root, "figures").iter("img"))) == len(run.figures())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from labs.compare import Comparison, Difference, Run
@@ -26,9 +27,14 @@ def comparison_report(found: Comparison, drawn: bytes | None = None, *, lang: st
         return Section(id=key, title=ui(key, lang), body=join(part for part in parts if part))
 
     sentence = found.sentence()
+    typed = shlex.join(["python", "-m", "labs", "compare", found.a.path, found.b.path])
     sections = [
         section("verdict", tag("p", glossary.foreign(sentence), class_="lead")),
-        section("what_ran", command(f"python -m labs compare {found.a.path} {found.b.path}", lang), _runs(found, lang)),
+        section(
+            "what_ran",
+            command(typed, lang),
+            _runs(found, lang),
+        ),
         section("difference", _differences(found, glossary, lang)),
         section("differing", _settings(found, lang)),
     ]
@@ -62,7 +68,7 @@ def _runs(found: Comparison, lang: str) -> Html:
 
 
 def _differences(found: Comparison, glossary: Glossary, lang: str) -> Html:
-    heads = [ui("number", lang), "A", "B", "A − B", ui("interval", lang), ui("says", lang)]
+    heads = [ui("number", lang), "A", "B", "A\u00a0−\u00a0B", ui("interval", lang), ui("says", lang)]
     rows = [[glossary.metric(d.name), *_cells(d), glossary.foreign(d.sentence())] for d in found.differences]
     return table(glossary.text(ui("differences", lang)), heads, rows, numeric=(1, 2, 3, 4))
 

@@ -84,7 +84,7 @@ class _Page:
             tag("ul", *order) if order else "",
             command(self.typed, lang) if self.typed else "",
             table(ui("sources", lang), [ui("field", lang), ui("value_head", lang)], rows) if formats else "",
-            tag("h3", ui("notes", lang)) + tag("ul", *notes) if notes else "",
+            join([tag("h3", ui("notes", lang)), tag("ul", *notes)]) if notes else "",
         )
 
     def _kinds(self, key: str, kinds: Sequence[Kind]) -> Section:
@@ -147,7 +147,15 @@ class _Page:
         ]
         rows += [[name(check), esc(""), esc(error)] for check, error in self.found.failed.items()]
         heads = [ui("check", lang), ui("question", lang), ui("unlock", lang)]
-        return self._section("unchecked", table(ui("unchecked", lang), heads, rows, empty=ui("unchecked_none", lang)))
+        switches = [
+            tag("li", self.glossary.foreign(sentence), f" ({', '.join(names)})")
+            for sentence, names in self.found.unlocks.items()
+        ]
+        return self._section(
+            "unchecked",
+            table(ui("unchecked", lang), heads, rows, empty=ui("unchecked_none", lang)),
+            join([tag("h3", ui("unlocks", lang)), tag("ul", *switches)]) if switches else "",
+        )
 
     def _ran(self) -> Section:
         wrong = {kind.check for kind in self.found.faults}

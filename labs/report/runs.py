@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -163,31 +164,29 @@ class _Report:
         return table(ui("settings_all", lang), heads, rows)
 
     def _numbers(self) -> Section:
-        lang = self.lang
         parts = [self._headline()]
         if len(self.results) > 1:
             parts.append(self._per_seed())
-        rows = _along(self.results)
-        if rows:
-            heads = [ui(key, lang) for key in ("number", "unit", "first", "middle", "last", "lowest", "highest")]
-            cells = [
-                [
-                    self.glossary.metric(name),
-                    self.declared[name].unit if name in self.declared else "",
-                    *map(number, seen),
-                ]
-                for name, seen in rows
-            ]
-            said = ui("along_text", lang)
-            if len(self.results) > 1:
-                said += " " + ui("along_seeds", lang)
-            count = len(self.first.metrics)
-            parts += [
-                tag("h3", ui("along", lang)),
-                tag("p", self.glossary.text(said)),
-                table(f"{ui('along', lang)} ({count:,} {ui('rows', lang)})", heads, cells, numeric=(2, 3, 4, 5, 6)),
-            ]
+        parts += self._along()
         return self._section("numbers", *parts)
+
+    def _along(self) -> list[Html]:
+        """A table of the metric rows; one for each value of a column of names, such as the schedule."""
+        lang = self.lang
+        heads = [ui(key, lang) for key in ("number", "unit", "first", "middle", "last", "lowest", "highest")]
+        tables = []
+        for part, rows in _parts(self.results):
+            cells = [
+                [self.glossary.metric(name), self.declared[name].unit if name in self.declared else "",
+                 *map(number, seen)]
+                for name, seen in _along(rows)
+            ]  # fmt: skip
+            said = f"{part or ui('along', lang)} ({len(rows[0]):,} {ui('rows', lang)})"
+            tables.append(table(said, heads, cells, numeric=(2, 3, 4, 5, 6)))
+        if not self.first.metrics:
+            return []
+        said = ui("along_text", lang) + ("" if len(self.results) == 1 else " " + ui("along_seeds", lang))
+        return [tag("h3", ui("along", lang)), tag("p", self.glossary.text(said)), *tables]
 
     def _headline(self) -> Html:
         lang = self.lang
@@ -252,7 +251,7 @@ class _Report:
                 f"python -m labs show {name}",
             ]
         if len(self.results) == 1 and self.first.folder and (self.panels.updates or self.panels.schedules):
-            commands.append(f"python -m labs replay {self.first.folder}")
+            commands.append(f"python -m labs replay {shlex.quote(self.first.folder)}")
         lines = [command(each, self.lang) for each in commands]
         return self._section("next", tag("p", ui("next_text", self.lang)), *lines)
 
@@ -277,12 +276,22 @@ def _flat(value: Any, lang: str) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else _word(value, lang)
 
 
-def _along(results: Sequence[Result]) -> list[tuple[str, list[float]]]:
-    """Every number of the metric rows: first, middle, last, lowest, highest; over seeds the mean of each row."""
-    names = list(dict.fromkeys(name for row in results[0].metrics for name, v in row.items() if _is_number(v)))
+def _parts(results: Sequence[Result]) -> list[tuple[str, list[list[dict[str, Any]]]]]:
+    """The metric rows of every seed, split by the first column of names that has a few; "" where there is none."""
+    rows = results[0].metrics
+    for key in rows[0] if rows else ():
+        names = list(dict.fromkeys(row.get(key) for row in rows))
+        if 2 <= len(names) <= 6 and all(isinstance(name, str) for name in names):
+            return [(str(name), [[r for r in one.metrics if r.get(key) == name] for one in results]) for name in names]
+    return [("", [result.metrics for result in results])]
+
+
+def _along(rows: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[float]]]:
+    """Every number of the rows `[seeds][rows]`: first, middle, last, lowest, highest; over seeds the mean of each."""
+    names = list(dict.fromkeys(name for row in rows[0] for name, value in row.items() if _is_number(value)))
     found = []
     for name in names:
-        columns = [[row.get(name) for row in result.metrics] for result in results]
+        columns = [[row.get(name) for row in one] for one in rows]
         if len({len(column) for column in columns}) != 1:
             columns = columns[:1]
         mean = [_mean(values) for values in zip(*columns, strict=True)]

@@ -192,6 +192,7 @@ UI = {
     "unchecked_none": ("Every check could run.", "每项检查都能运行。"),
     "check": ("check", "检查"),
     "unlock": ("what to log", "需要记录什么"),
+    "unlocks": ("What to switch on in the software that wrote the files", "在写出这些文件的软件里打开什么"),
     "ran": ("Checks that ran and found nothing", "已运行且没有发现的检查"),
     "notes": ("What was assumed", "作了哪些假定"),
     "sources": ("What was read", "读取了什么"),

@@ -25,7 +25,9 @@ for (const box of document.querySelectorAll(".replay")) {
   stage.setAttribute("role", "group");
   stage.setAttribute("aria-live", "polite");
   stage.setAttribute("aria-label", box.dataset.episode);
-  controls.append(sourceLabel, episodeLabel, back, forth);
+  const pair = make("span", { className: "pair" });
+  pair.append(back, forth);
+  controls.append(sourceLabel, episodeLabel, pair);
   const fill = (select, names) => select.replaceChildren(...names.map((name, i) => make("option", { value: i, textContent: name })));
   let at = 0;
   const show = () => {
