@@ -120,7 +120,8 @@ def reproduce(finding: Finding) -> dict[str, Any] | None:
     """The share of groups with contrast by skill and size; for a wrong baseline, wrong group ids."""
     if "rate" in finding.numbers:
         n = min(max(int(finding.numbers["n"]), 2), 16)
-        return {"experiment": "groups", "set": {"small": n, "large": min(4 * n, 64), "group_sizes": sorted({n, 4 * n})}}
+        sizes = {"small": n, "large": 4 * n, "group_sizes": [n, 4 * n], "budget": 8 * n}
+        return {"experiment": "groups", "set": sizes}
     return {"experiment": "groups", "set": {"estimator": "grpo"}}
 
 

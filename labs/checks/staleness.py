@@ -157,7 +157,7 @@ def reproduce(finding: Finding) -> dict[str, Any] | None:
     if "slow" in finding.numbers:
         return {"experiment": "offpolicy", "set": {"max_lag": 1, "pace": 1.0}}
     lag = min(max(round(finding.numbers["lag"]), 1), 32)
-    return {"experiment": "offpolicy", "set": {"lags": [0, lag]}}
+    return {"experiment": "offpolicy", "set": {"lags": [0, lag], "version": 36}}
 
 
 def _arrivals() -> list[Step]:
