@@ -157,6 +157,33 @@ class TestLag:
         assert [row["seconds"] for row in curve[1:]] == [step.trained for step in run.steps]
         assert curve[-1]["success"] == learner.trainer._exact(learner.policy)
 
+    def test_groups_without_contrast_are_filtered_and_made_again_with_new_draws(self):
+        rules = Rules(workers=16, batch_size=2, group_size=8, filter="zero_variance", requeue="same", ingestion="train")
+        learner, run = learn(rules, 4)
+        groups = {}
+        for t in run.trajectories:
+            groups.setdefault((t.task, t.attempt), []).append(t)
+        again = [members for (_, attempt), members in groups.items() if attempt]
+        assert again
+        for members in groups.values():
+            rewards = {t.payload.reward for t in members}
+            assert (len(rewards) == 1) == (members[0].status == "filtered")
+        for members in again:
+            task = members[0].task
+            before = groups[task, members[0].attempt - 1]
+            assert [t.payload.episodes.path(t.payload.row) for t in members] != [
+                t.payload.episodes.path(t.payload.row) for t in before
+            ]
+        assert all(record["zero_advantage_groups"] == 0 for record in learner.records)
+
+    @pytest.mark.parametrize("rule", ["abort_restart", "abort_resume"])
+    def test_what_is_stopped_at_an_update_starts_again_or_goes_on_with_the_new_weights(self, rule):
+        rules = Rules(workers=16, batch_size=2, group_size=8, in_flight=rule, ingestion="train")
+        learner, run = learn(rules, 4)
+        spans = [record["version_span"] for record in learner.records]
+        assert (max(spans) > 0) == (rule == "abort_resume")
+        assert any(t.attempt for t in run.trajectories) == (rule == "abort_restart")
+
     def test_published_weights_are_those_of_the_rule_that_counts_versions(self):
         rules = Rules(workers=8, batch_size=2, group_size=8, steps_per_sync=2, version_unit="step", ingestion="train")
         learner, run = learn(rules, 4)
