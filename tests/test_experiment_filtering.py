@@ -192,9 +192,7 @@ def test_the_verdict(shares, words):
 def test_what_turns():
     rows = [{"rule": "none", "cosine": 1.0, "scale": 1.0}, {"rule": "a", "cosine": 1 - 1e-12, "scale": 2.0},
             {"rule": "b", "cosine": 0.9, "scale": 2.0}]  # fmt: skip
-    assert (
-        filtering.turns(rows) == "Only the length changes with a (x 2.000); the direction turns with b (cosine 0.9000)"
-    )
+    assert filtering.turns(rows) == "Only the length changes with a (x 2.000); the direction turns with b (26 degrees)"
     assert filtering.turns(rows[::2]).startswith("The direction turns with b")
 
 
@@ -207,7 +205,7 @@ def test_one_family_alone_cannot_be_turned():
 
 @pytest.mark.parametrize(
     ("settings", "word"), [({"estimator": "gae"}, "compare scores"), ({"estimator": "remax"}, "compare scores"),
-                           ({"successes": []}, "at least one")],
+                           ({"successes": []}, "at least one"), ({"groups_per_update": 4}, "multiple of that")],
 )  # fmt: skip
 def test_what_is_refused(settings, word):
     with pytest.raises(InputError, match=word):

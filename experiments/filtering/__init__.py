@@ -45,17 +45,23 @@ class Config:
     learning_rate: float = field(4.0, help="its step size", above=0, high=1000)
 
     def check(self) -> None:
-        """An estimator whose advantage is a function of the group's scores."""
+        """An estimator whose advantage is a function of the group's scores, and a batch that offers what is offered."""
         entry = estimators[self.estimator]
         if not entry.meta["properties"].groups or not set(entry.needs) <= {"index"}:
             raise InputError(f"estimator is {self.estimator}; it must compare scores within the group and read no more")
         if not self.successes:
             raise InputError("successes is empty; it takes at least one")
+        families = len(environments[self.environment].families)
+        if self.groups_per_update % families:
+            raise InputError(
+                f"groups_per_update is {self.groups_per_update}; environment {self.environment} plays its "
+                f"{families} families in turn, so that it must be a multiple of that"
+            )
 
 
-TINY = {"group_size": 4, "groups_per_update": 3, "batches": 4, "updates": 2}
+TINY = {"group_size": 4, "groups_per_update": 6, "batches": 4, "updates": 2}
 CHANGES = {
-    "environment": "arithmetic", "successes": [0.2, 0.6], "estimator": "rloo", "group_size": 3, "groups_per_update": 4,
+    "environment": "arithmetic", "successes": [0.2, 0.6], "estimator": "rloo", "group_size": 3, "groups_per_update": 12,
     "batches": 5, "updates": 3, "learning_rate": 2.0,
 }  # fmt: skip
 
@@ -173,8 +179,12 @@ def along(expected: Mapping[str, Array], rule: str, family: int) -> float:
 
 def turns(rules: Sequence[Mapping[str, Any]]) -> str:
     """Which rules keep the direction of the expected gradient, exactly; a cosine within 1e-9 of 1 is kept."""
-    kept = [f"{r['rule']} (x {r['scale']:.3f})" for r in rules[1:] if r["cosine"] > 1 - 1e-9]
-    turned = [f"{r['rule']} (cosine {r['cosine']:.4f})" for r in rules[1:] if r["cosine"] <= 1 - 1e-9]
+    kept, turned = [], []
+    for row in rules[1:]:
+        if row["cosine"] > 1 - 1e-9:
+            kept.append(f"{row['rule']} (x {row['scale']:.3f})")
+        else:
+            turned.append(f"{row['rule']} ({math.degrees(math.acos(row['cosine'])):.2g} degrees)")
     parts = []
     if kept:
         parts.append(f"only the length changes with {', '.join(kept)}")
