@@ -27,17 +27,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests" / "mutation" / "survivors.md"
+#: Part -> its files, and the tests that belong to it. Other tests that reach it kill nothing more and cost minutes.
 PARTS = {
-    "masked": ["labs/masked.py"],
-    "kl": ["labs/kl.py"],
-    "correction": ["labs/correction/*.py"],
-    "losses": ["labs/losses/*.py"],
-    "advantages": ["labs/advantages/*.py"],
+    "masked": ("labs/masked.py", "masked golden"),
+    "kl": ("labs/kl.py", "kl golden losses_trl"),
+    "correction": ("labs/correction/*.py", "correction golden"),
+    "losses": ("labs/losses/*.py", "losses losses_trl losses_whole golden"),
+    "advantages": (
+        "labs/advantages/*.py",
+        "advantages advantages_contract advantages_dispatch advantages_recursion advantages_trl golden",
+    ),
 }
 NEEDED = 0.90
-#: Exit codes of mutmut's workers. A mutant that runs out of time or out of the process is noticed as well as a failing
-#: test; one that no test reaches counts as a survivor.
-KILLED, SLOW = {1, 3}, {36, 24, 152, 255, -24, -11, -9}
+#: How a mutant ended (see `mutation_runner.py`). One that runs out of time or out of the process is noticed as well as
+#: by a failing test; one that no test reaches counts as a survivor.
+KILLED, SLOW = {1}, {-24, -11, -9, -6}
 
 
 def undecorated(source: str) -> str:
@@ -63,7 +67,7 @@ def undecorated(source: str) -> str:
 def copy(work: Path) -> None:
     """The tracked files into `work`, written only where they differ, so that mutmut sees what changed."""
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    mutated = {path for patterns in PARTS.values() for pattern in patterns for path in ROOT.glob(pattern)}
+    mutated = {path for pattern, _ in PARTS.values() for path in ROOT.glob(pattern)}
     for name in filter(None, tracked.split("\0")):
         source, target = ROOT / name, work / name
         if not source.is_file():
@@ -75,23 +79,36 @@ def copy(work: Path) -> None:
             (work / "mutants" / name).unlink(missing_ok=True)
 
 
-def verdicts(work: Path, part: str) -> dict[str, int | None]:
-    """Exit code of every mutant of a part."""
-    found: dict[str, int | None] = {}
-    for pattern in PARTS[part]:
-        for meta in sorted((work / "mutants").glob(pattern + ".meta")):
-            found |= json.loads(meta.read_text())["exit_code_by_key"]
+def mutants(work: Path, part: str) -> list[str]:
+    """The names of the mutants of a part."""
+    metas = sorted((work / "mutants").glob(PARTS[part][0] + ".meta"))
+    return [name for meta in metas for name in json.loads(meta.read_text())["exit_code_by_key"]]
+
+
+def prepare(work: Path) -> None:
+    """Let mutmut write all mutants and find out which tests reach them (a run of one mutant does both)."""
+    command = [tool("mutmut"), "run", "--max-children", "1", "labs.kl.x__k1__mutmut_1"]
+    logged(command, work, work / "mutmut.log")
+
+
+def run(work: Path, part: str, chosen: list[str], children: int) -> dict[str, int]:
+    """How each of the chosen mutants ended."""
+    names, out = work / f"{part}-names.json", work / f"{part}-verdicts.json"
+    names.write_text(json.dumps(chosen))
+    tests = [f"tests/test_{name}.py" for name in PARTS[part][1].split()]
+    runner = [sys.executable, str(ROOT / ".ci" / "mutation_runner.py"), str(names), str(out), str(children)]
+    logged([*runner, "-n0", "--hypothesis-profile=mutation", *tests], work / "mutants", work / f"{part}.log")
+    found: dict[str, int] = json.loads(out.read_text())
     return found
 
 
-def mutate(work: Path, names: list[str], children: int) -> None:
-    """Run the mutants of `names`; what mutmut prints goes to a file, of which a failure shows the end."""
-    command = [tool("mutmut"), "run", "--max-children", str(children), *names]
-    with open(work / "mutmut.log", "w+") as log:
-        done = subprocess.run(command, cwd=work, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        if done.returncode:
+def logged(command: list[str], folder: Path, file: Path) -> None:
+    """Run a command whose output goes to a file; where it fails the end of that is shown."""
+    with open(file, "w+") as log:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if subprocess.run(command, cwd=folder, stdout=log, stderr=log, env=environment).returncode:
             log.seek(0)
-            sys.exit("\n".join(["mutmut failed:", *log.read().replace("\r", "\n").splitlines()[-40:]]))
+            sys.exit("\n".join([f"failed: {command}", *log.read().replace("\r", "\n").splitlines()[-40:]]))
 
 
 def change(work: Path, mutant: str) -> str:
@@ -123,9 +140,9 @@ def interval(killed: int, n: int) -> tuple[float, float]:
     return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
 
 
-def report(work: Path, part: str, chosen: list[str], known: Counter[str], write: bool) -> bool:
-    every = verdicts(work, part)
-    found = {mutant: every[mutant] for mutant in chosen or every}
+def report(work: Path, part: str, found: dict[str, int], known: Counter[str], write: bool) -> bool:
+    """Print and judge what became of the mutants of a part."""
+    every = mutants(work, part)
     killed = sum(code in KILLED for code in found.values())
     slow = sum(code in SLOW for code in found.values())
     alive = [mutant for mutant, code in found.items() if code not in KILLED | SLOW]
@@ -159,17 +176,11 @@ def main() -> int:
     try:
         copy(work)
         known, good = listed(), True
-        if options.sample:  # what mutants there are is known after a first run, of one
-            mutate(work, ["labs.masked.x_masked_sum__mutmut_1"], 1)
+        prepare(work)
         for part in parts:
-            names = [pattern.removesuffix(".py").replace("/", ".") for pattern in PARTS[part]]
-            names = [name if name.endswith("*") else name + ".*" for name in names]
-            chosen: list[str] = []
-            if options.sample:
-                every = sorted(verdicts(work, part))
-                chosen = random.Random(0).sample(every, min(options.sample, len(every)))
-            mutate(work, chosen or names, options.children)
-            good &= report(work, part, chosen, known, options.list)
+            every = sorted(mutants(work, part))
+            chosen = random.Random(0).sample(every, min(options.sample or len(every), len(every)))
+            good &= report(work, part, run(work, part, chosen, options.children), known, options.list)
         return 0 if good else 1
     finally:
         if options.work is None:

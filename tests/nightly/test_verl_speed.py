@@ -32,7 +32,7 @@ ESTIMATORS = sorted(n for n in core_algos.ADV_ESTIMATOR_REGISTRY if not n.starts
 LOSSES = sorted(n for n in core_algos.POLICY_LOSS_REGISTRY if not n.startswith("lab_") and n != "bypass_mode")
 PENALTIES = ("kl", "abs", "mse", "low_var_kl", "low_var_kl+")
 #: Rows, width, threads, rounds.
-SIZES = {"large": (1024, 8192, 2, 5), "small": (192, 4, 1, 200)}
+SIZES = {"large": (1024, 8192, 2, 3), "small": (192, 4, 1, 200)}
 
 
 class Config(dict):
