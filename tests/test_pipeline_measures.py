@@ -5,7 +5,6 @@ import pytest
 from labs.pipeline import told
 from labs.pipeline.measures import METRICS, journey, measures, overlap, series, step_lags
 from labs.pipeline.model import simulate
-from labs.pipeline.predictions import MOST_VALUES, theory, thinned
 from labs.pipeline.rules import Rules
 from labs.pipeline.workload import (
     Workload,
@@ -91,58 +90,6 @@ def test_series_integrate_to_the_areas(run):
     assert running == pytest.approx(run.running_area, rel=1e-9 if len(s["time"]) < 1000 else 0.02)
     assert waiting == pytest.approx(run.waiting_area, rel=1e-9 if len(s["time"]) < 1000 else 0.02)
     assert len(s["time"]) <= 1000
-
-
-def test_a_law_that_is_thinned_keeps_its_mean():
-    law = course_durations(10_007, 3.0, 1)
-    thin = thinned(law)
-    assert len(thin) == MOST_VALUES
-    assert sum(thin) / len(thin) == pytest.approx(sum(law) / len(law), rel=1e-12)
-    assert thin == sorted(thin)
-    assert thinned([3.0, 1.0]) == [1.0, 3.0]
-
-
-def test_a_formula_says_which_condition_fails():
-    rows = {row["name"]: row for row in theory(PLAIN)}
-    assert "nothing is rejected" in rows["mean lag"]["broken"]
-    assert "at least 40 batches" in rows["share rejected"]["broken"]
-    assert rows["total lag"]["broken"] == []
-    assert all(row["holds"] == (not row["broken"]) for row in rows.values())
-    assert all(row["condition"] for row in rows.values())
-
-
-def test_pathwise_formulas_are_exact_whatever_the_rules():
-    for run in (PLAIN, GROUPS):
-        rows = {row["name"]: row for row in theory(run)}
-        for name in ("total lag", "mean number in flight", "mean number waiting"):
-            assert rows[name]["predicted"] == pytest.approx(rows[name]["simulated"], rel=1e-9)
-        if rows["seconds, at least (Graham)"]["holds"]:
-            assert rows["seconds, at least (Graham)"]["predicted"] <= run.seconds
-
-
-def test_the_synchronous_step_and_the_gain():
-    durations = rollout_durations(3200, 6.0, 0.8, 1)
-    sync = simulate(Rules(workers=64, batch_size=32, training_seconds=1.0, submission="budget"), durations)
-    rows = {row["name"]: row for row in theory(sync)}
-    step = rows["seconds per synchronous step"]
-    assert step["holds"]
-    assert step["simulated"] == pytest.approx(step["predicted"], rel=0.1)
-    away = simulate(Rules(workers=64, batch_size=32, training_seconds=1.0, ingestion="train"), durations)
-    gain = {row["name"]: row for row in theory(away, sync)}["gain over synchronous, at most"]
-    assert gain["holds"]
-    assert 1 < gain["simulated"] <= gain["predicted"]
-
-
-def test_seconds_per_step_on_both_sides():
-    durations = rollout_durations(6400, 6.0, 0.8, 1)
-    for training in (0.5, 12.0):
-        run = simulate(Rules(workers=64, batch_size=64, training_seconds=training, ingestion="train"), durations)
-        rows = {row["name"]: row for row in theory(run)}
-        for name in ("seconds per step", "trained per second"):
-            assert rows[name]["holds"], rows[name]["broken"]
-            # What starts in the middle of the run trains later, so that its rate is that of the arrivals.
-            if name == "seconds per step" or training < 1:
-                assert rows[name]["simulated"] == pytest.approx(rows[name]["predicted"], rel=0.06), (training, name)
 
 
 def test_the_table_has_a_row_a_setting_and_a_sentence_for_what_stopped():

@@ -131,6 +131,13 @@ def test_the_trace_opens_in_perfetto(run, busy_run):
         assert versions == list(range(len(one.steps) + 1))
 
 
+def test_a_trace_can_end_early(run):
+    events = chrome.events(run, until=20.0)
+    assert all(event["ts"] <= 20e6 for event in events if event["ph"] != "M")
+    starts = [t.start for t in run.trajectories if t.start <= 20] + [s.time for s in run.steps if s.time <= 20]
+    assert sum(event["ph"] == "X" for event in events) == len(starts)
+
+
 def test_the_trace_of_pools_has_a_process_per_pool():
     one = simulate(Rules(workers=3, pools=((1, 1.0), (2, 2.0))), DURATIONS)
     events = chrome.events(one)

@@ -30,8 +30,8 @@ THREE = settings(max_examples=3, derandomize=True, deadline=None, database=None)
 R, COMPARISONS = 10, 30
 
 
-def covers(prediction, values):
-    interval = t_interval(values, level=1 - 0.05 / COMPARISONS)
+def covers(prediction, values, comparisons=COMPARISONS):
+    interval = t_interval(values, level=1 - 0.05 / comparisons)
     assert interval.high - interval.low < 0.3 * prediction, (prediction, interval)
     assert interval.low <= prediction <= interval.high, (prediction, interval)
 

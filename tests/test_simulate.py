@@ -193,6 +193,19 @@ def test_the_frontier_rises_with_the_bound():
     assert [row["lag_max"] for row in rows][:3] == [0, 1, 2]
 
 
+def test_a_frontier_with_a_learner_inside_has_a_third_panel():
+    from labs import plots
+
+    rows = [{"bound": b, "trained_per_second": 1.0 + b, "lag_mean": b / 2, "lag_max": b, "success": 0.9 - b / 10}
+            for b in (0, 1, 2)]  # fmt: skip
+    with plots.style():
+        _, panels = plots.figure(3, 1, sharex=True)
+        bands = timelines.frontier(panels, [rows, [*rows[:2], {"bound": 2, "refused": "deadlock"}]], own=1)
+    (learning,) = [line for line in panels[2].lines if line.get_label() == "success"]
+    assert list(learning.get_ydata()) == pytest.approx([0.9, 0.8])  # a bound that stopped in one seed is left out
+    assert bands == ["band: 95 % t interval of the mean over 2 seeds"]
+
+
 def test_vary_runs_every_combination_and_pairs():
     varied = result(vary="in_flight=drain,mixed/sigma=0.5,1").data["varied"]
     assert [row["setting"] for row in varied] == [

@@ -162,7 +162,7 @@ def _stationary(run: Run, law: list[float], row: Any) -> None:
         row("mean lag behind a full queue", behind.value, _mean_lag(middle), conditions)
     one_batch = rules.submission == "budget" and rules.submission_batches == 1 and rules.submission_clock == "version"
     if one_batch and rules.steps_per_sync == 1:
-        longest = forms.expected_max(batch, lambda x: bisect_right(law, x) / len(law), mean)
+        longest = forms.expected_max(batch, lambda x: bisect_right(law, x) / len(law), mean, 4000)
         step = forms.synchronous_step(longest, training, rules.sync_seconds)
         wide = {f"W = {workers} >= B = {batch}": workers >= batch, **long}
         row("seconds per synchronous step", step, gap, {**wide, "nothing stops a rollout": rules.in_flight == "finish"})
