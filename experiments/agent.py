@@ -91,29 +91,19 @@ METRICS = (
     Metric(name="train_invalid_rate", **_RATE, formula="ended by an invalid action / trajectories", scope="batch"),
     Metric(name="train_mean_actions", unit="1", formula="decisions / trajectories", low=1, scope="batch"),
     Metric(
-        name="mean_state_entropy",
-        unit="nat",
-        formula="mean over (family, stage) of -sum p log p",
-        low=0,
-        scope="batch",
-        text="How undecided the policy is; log(actions) when uniform, 0 when it always does the same.",
+        name="mean_state_entropy", unit="nat", formula="mean over (family, stage) of -sum p log p", low=0,
+        scope="batch", text="How undecided the policy is; log(actions) when uniform, 0 when it always does the same.",
     ),
     Metric(name="groups", unit="group", formula="tasks of the update", low=1, scope="batch"),
     Metric(name="all_wrong_groups", unit="group", formula="groups without a right trajectory", low=0, scope="batch"),
     Metric(name="all_right_groups", unit="group", formula="groups without a wrong trajectory", low=0, scope="batch"),
     Metric(
-        name="zero_advantage_groups",
-        unit="group",
-        formula="groups of equal rewards",
-        low=0,
-        scope="batch",
+        name="zero_advantage_groups", unit="group", formula="groups of equal rewards", low=0, scope="batch",
         text="They teach nothing: every advantage in them is 0.",
     ),
     Metric(
-        name="exact_train_success_rate",
-        **_RATE,
+        name="exact_train_success_rate", **_RATE, scope="batch",
         formula="probability of success of the policy that sampled, by enumeration",
-        scope="batch",
         text="What train_success_rate estimates; families equally likely, operands uniform.",
     ),
     Metric(
@@ -140,7 +130,7 @@ METRICS = (
         better="lower",
     ),
     Metric(name="mean_actions", unit="1", formula="decisions / held-out episodes", low=1, scope="run"),
-)
+)  # fmt: skip
 
 
 def run(config: Config, seed: int, progress: Progress | None = None) -> Result:
@@ -290,6 +280,8 @@ def _policy(environment: Environment, logits: Logits) -> list[dict[str, Any]]:
 def _summary(config: Config, before: Any, after: Any, last: Any) -> list[str]:
     """The five lines a person reads."""
     low, high = after["success_interval"]
+    equal = last["all_wrong_groups"] + last["all_right_groups"]
+    costs = " (in the others costs differ)" if last["zero_advantage_groups"] < equal else ""
     share = f"{config.updates} updates, {last['train_success_rate']:.4f} right in the last"
 
     def change(key: str) -> str:
@@ -302,7 +294,7 @@ def _summary(config: Config, before: Any, after: Any, last: Any) -> list[str]:
         f"invalid  {change('invalid_rate')} of the episodes (exact {change('exact_invalid_rate')})",
         f"trained  {config.groups_per_update * config.group_size * config.updates:,} trajectories in {share}",
         f"groups   of the last {last['groups']}: {last['all_wrong_groups']} all wrong, "
-        f"{last['all_right_groups']} all right, {last['zero_advantage_groups']} teach nothing",
+        f"{last['all_right_groups']} all right, {last['zero_advantage_groups']} teach nothing{costs}",
     ]
 
 
@@ -323,6 +315,7 @@ def figures(results: Sequence[Result]) -> Mapping[str, Figure]:
 
 def _learning(results: Sequence[Result]) -> Figure:
     from labs import plots
+    from labs.classes import expected_line
 
     def column(key: str) -> list[list[float]]:
         return [[row[key] for row in result.metrics] for result in results]
@@ -341,7 +334,12 @@ def _learning(results: Sequence[Result]) -> Figure:
         else:
             name = plots.band(rates, x, column(key), color, text)
     truth = [sum(values) / len(values) for values in zip(*column("exact_train_success_rate"), strict=True)]
-    plots.exact(rates, x, truth, "success, exact")
+    rates.plot(x, truth, color=plots.BLACK, lw=1.2, label="success, exact")
+    line, missing = expected_line(environments[config["environment"]], config)
+    if missing:
+        rates.plot([], [], " ", label=f"no expected update: {missing}")
+    else:
+        plots.exact(rates, x, line, "success, expected update")
     rates.set_ylim(-0.02, 1.02)
     plots.label(rates, "Success and invalid actions in training", y="share of trajectories (1)")
     rates.legend(loc="center right", title=name, title_fontsize=10, alignment="left")

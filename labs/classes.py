@@ -15,8 +15,10 @@ bends them a little), but their limit for many groups an update.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import comb
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,9 @@ from labs.exact import Array, Kinds, kinds, log_softmax, multisets, probability
 
 #: Seeds in one chunk, which is a matter of cache alone: every seed has its own generator.
 _CHUNK = 250
+
+#: Most groups of rewards that `theory` tells apart.
+GROUPS = 5000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +97,23 @@ class Law:
         self.own = [[i for i, c in enumerate(self.classes) if c.family == f] for f in range(families)]
         weights = [np.array([self.classes[i].probability for i in own]) for own in self.own]
         self.shares = [w / w.sum() for w in weights]
+
+        self._groups: dict[int, tuple[Any, Any, Array]] = {}
+
+    @property
+    def levels(self) -> int:
+        """Most rewards that a task can have."""
+        return max(len(np.unique(row)) for row in self.kinds.reward)
+
+    def groups(self, learner: Learner, c: int) -> tuple[Any, Any, Array]:
+        """Reward level of every kind in task class c, all groups as counts of levels, and counts times advantages."""
+        if c not in self._groups:
+            values, level = np.unique(self.kinds.reward[c], return_inverse=True)
+            counts = multisets(len(values), learner.group_size)
+            reward = np.broadcast_to(values, counts.shape)
+            contrast = counts * advantages(counts.astype(np.float64), reward, learner.normalise)
+            self._groups[c] = level, counts, contrast
+        return self._groups[c]
 
     def probabilities(self, log_probs: Array) -> Array:
         """`[..., families, K]` of policies `[..., families, stages, actions]`."""
@@ -201,13 +223,9 @@ def expected_push(learner: Learner, law: Law, log_probs: Array) -> Array:
     groups = np.bincount(learner.families, minlength=len(law.own))
     for f, own in enumerate(law.own):
         for share, c in zip(law.shares[f], own, strict=True):
-            values, level = np.unique(law.kinds.reward[c], return_inverse=True)
-            of_value = np.zeros(len(values))
-            np.add.at(of_value, level, chance[f])
-            counts = multisets(len(values), learner.group_size)
-            weight = probability(counts, of_value)
-            reward = np.broadcast_to(values, counts.shape)
-            total = weight @ (counts * advantages(counts.astype(np.float64), reward, learner.normalise))
+            level, counts, contrast = law.groups(learner, c)
+            of_value = np.bincount(level, weights=chance[f], minlength=counts.shape[1]).astype(np.float64)
+            total = probability(counts, of_value) @ contrast
             each = np.divide(total, of_value, out=np.zeros_like(total), where=of_value > 0)
             push[f] += groups[f] * share * chance[f] * each[level]
     return push
@@ -227,6 +245,26 @@ def mean_field(learner: Learner, updates: int = 100, logits: NDArray[np.float64]
 
 
 def theory(learner: Learner, updates: int = 100) -> Array:
-    """`[updates + 1]` success probability along `mean_field`: the dashed line."""
+    """`[updates + 1]` success probability along `mean_field`: the dashed line.
+
+    Raises:
+        InputError: more than `GROUPS` groups of rewards to tell apart.
+    """
     law = Law(learner)
+    if comb(learner.group_size + law.levels - 1, law.levels - 1) > GROUPS:
+        raise InputError(f"groups of {law.levels} scores are too many to count")
     return np.array([float(law.success(log_softmax(table))) for table in mean_field(learner, updates)])
+
+
+def expected_line(environment: Environment, settings: Mapping[str, Any]) -> tuple[list[float], str]:
+    """`theory` before every update for the settings of experiment `agent`, or why it is not known."""
+    ends = settings["train_operands"]
+    learner = Learner(
+        environment=environment, operands=None if ends is None else (ends[0], ends[1]),
+        **{key: settings[key] for key in
+           ("groups_per_update", "group_size", "max_steps", "learning_rate", "entropy_coefficient")},
+    )  # fmt: skip
+    try:
+        return theory(learner, settings["updates"])[:-1].tolist(), ""
+    except InputError as reason:
+        return [], str(reason)

@@ -7,6 +7,7 @@ import pytest
 
 import labs
 from envs.arithmetic import arithmetic
+from labs.classes import Learner, theory
 from labs.stats import wilson
 
 
@@ -136,11 +137,29 @@ class TestFigures:
         legend = seven.figures()["learning"].axes[0].get_legend()
         assert legend.get_title().get_text() == "band: 95 % Wilson interval of 192 draws, one seed"
         names = [text.get_text() for text in legend.get_texts()]
-        assert names == ["success, sampled", "invalid action, sampled", "success, exact"]
+        drawn = ["success, sampled", "invalid action, sampled", "success, exact", "success, expected update"]
+        assert names == drawn
 
-    def test_the_dashed_line_is_the_exact_success(self, seven):
-        lines = [line for line in seven.figures()["learning"].axes[0].lines if line.get_linestyle() == "--"]
-        assert list(lines[0].get_ydata()) == [row["exact_train_success_rate"] for row in seven.metrics]
+    def test_the_dashed_line_is_the_expected_update_and_the_thin_one_the_policys_exact_success(self, seven):
+        lines = {line.get_label(): line for line in seven.figures()["learning"].axes[0].lines}
+        exact, expected = lines["success, exact"], lines["success, expected update"]
+        assert list(exact.get_ydata()) == [row["exact_train_success_rate"] for row in seven.metrics]
+        assert expected.get_linestyle() == "--"
+        found = theory(Learner(environment=arithmetic), 100)
+        assert list(expected.get_ydata()) == pytest.approx(found[:-1].tolist(), abs=1e-12)
+
+    def test_where_groups_are_too_many_to_count_the_figure_says_so(self):
+        result = labs.run("agent", environment="routes", updates=2, evaluation_episodes=2)
+        lines = result.figures()["learning"].axes[0].lines
+        assert [line.get_label() for line in lines][-1] == (
+            "no expected update: groups of 12 scores are too many to count"
+        )
+
+    def test_groups_of_wrong_answers_can_still_differ_in_cost(self):
+        result = labs.run("agent", environment="routes", updates=2, evaluation_episodes=2)
+        last = result.metrics[-1]
+        assert last["zero_advantage_groups"] < last["all_wrong_groups"] + last["all_right_groups"]
+        assert result.summary[-1].endswith("teach nothing (in the others costs differ)")
 
     def test_shares_of_groups_add_up(self, seven):
         for row in seven.metrics:

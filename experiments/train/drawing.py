@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labs.experiment import Result
+from labs.registry import environments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +38,12 @@ def _learning(results: Sequence[Result]) -> Figure:
     ):
         if any(mean(key)):
             named = plots.band(rates, x, column(key), color, text) or named
-    plots.exact(rates, x, mean("exact_success_rate"), "success, exact")
+    rates.plot(x, mean("exact_success_rate"), color=plots.BLACK, lw=1.2, label="success, exact")
+    line, missing = _expected(config)
+    if missing:
+        rates.plot([], [], " ", label=f"no expected update: {missing}")
+    else:
+        plots.exact(rates, x, line, "success, expected update")
     rates.set_ylim(-0.02, 1.02)
     rates.legend(loc="center right", title=named or None, title_fontsize=10, alignment="left")
     name = f"{config['estimator']}, {config['loss']} on {config['environment']}"
@@ -59,7 +65,7 @@ def _learning(results: Sequence[Result]) -> Figure:
     uniform = math.log(len(results[0].data["policy"][0]["action_probabilities"]))
     plots.exact(entropies, x, [uniform] * len(x), "uniform policy")
     entropies.set_ylim(0, 1.1 * uniform)
-    entropies.legend(loc="lower left")
+    entropies.legend(loc="upper right", bbox_to_anchor=(1.0, 0.95))
     plots.label(entropies, "Entropy of the policy, mean over its rows", y="entropy (nat)")
 
     plots.band(moves, x, column("exact_kl"), plots.PURPLE, "")
@@ -67,6 +73,20 @@ def _learning(results: Sequence[Result]) -> Figure:
     plots.label(moves, "How far each update moved it, mean over its rows", x="update (1)", y="exact KL (nat)")
     moves.set_xlim(min(x), max(max(x), min(x) + 1))
     return fig
+
+
+def _expected(settings: Mapping[str, Any]) -> tuple[list[float], str]:
+    """Exact success along the expected update, before each one; or why that is not known."""
+    from experiments.train import Config
+    from experiments.train.running import trainer_config
+    from labs.settings import build
+    from labs.theory import expected_success, refusal
+
+    config: Config = build(Config, settings)
+    environment, how = environments[config.environment], trainer_config(config)
+    if reason := refusal(environment, how):
+        return [], reason
+    return expected_success(environment, how, config.updates)[:-1].tolist(), ""
 
 
 def _heat(results: Sequence[Result]) -> Figure:
