@@ -118,6 +118,9 @@ def diagnose(steps: Iterable[Step], facts: Mapping[str, Any] | None = None) -> D
 class Examination:
     """The checks with what each remembers, fed step by step.
 
+    Attributes:
+        names: every column, scalar and fact that a step had.
+
     >>> from labs.evidence import Step
     >>> examination = Examination()
     >>> examination.look(Step(source="a", format="none"))
@@ -132,6 +135,7 @@ class Examination:
         self._kinds: dict[tuple[str, str, str], Kind] = {}
         self._notes: dict[str, tuple[str, list[int | None]]] = {}
         self._sources: set[str] = set()
+        self.names: set[str] = set()
         self._made = Diagnosis(facts=dict(self._facts))
 
     def run(self, steps: Iterable[Step]) -> Diagnosis:
@@ -154,6 +158,7 @@ class Examination:
         made.rows += step.rows
         made.formats[step.format] = made.formats.get(step.format, 0) + 1
         self._sources.add(step.source)
+        self.names.update(step.columns, step.scalars, step.facts)
         key = (step.format, step.facts.get("run"), bool(step.facts.get("validation")))
         memories = self._memory.setdefault(key, {})
         for name, module in self._checks.items():

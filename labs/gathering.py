@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 BUDGET = 24 * 2**20
 _SIMPLE = frozenset({int, float, bool})
 _COUNTS = {"responses", "prompts", "versions", "token_ids", "position_ids"}
+_WHOLE = {"session", "index", "version"}
 _MASKS = {"response_mask", "loss_mask", "attention_mask"}
 
 #: What `convert` makes of one record: the step it belongs to (None: the file's name says) and its columns.
@@ -160,7 +161,9 @@ def columns(
         if all(isinstance(v, list | tuple) and (not v or _number(v[0])) for v in there):
             made[name] = ragged([v or () for v in column], name)
         elif (count := sum(map(_number, there))) * 2 > len(there) or name == "score":
-            made[name] = np.array([_float(v) for v in column])
+            made[name] = np.array(
+                column if name in _WHOLE and set(map(type, column)) == {int} else [*map(_float, column)]
+            )
             odd = () if count == len(there) or faults is None else zip(lines, column, strict=True)
             for line, value in odd:
                 if faults is not None and value is not None and not _number(value):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from labs.errors import InputError
@@ -101,19 +101,21 @@ def read(
         yield Step(source=str(passed[0].where.file), format="file", found=passed)
 
 
-def unlocks(formats: Iterable[str], unchecked: Iterable[str]) -> dict[str, list[str]]:
+def unlocks(formats: Iterable[str], unchecked: Iterable[str], there: Container[str] = ()) -> dict[str, list[str]]:
     """What to switch on in the software that wrote these formats, and which of the checks that did not run it unlocks.
 
-    Of every check the alternative with the fewest names counts. A format's advice (`LOG`) is by name; `/` stands for
-    every logged scalar, the empty name for everything else.
+    `there` are the names that the files have. Of every check the alternative with the fewest names counts. A format's
+    advice (`LOG`) is by name; `/` stands for every logged scalar, the empty name for everything else.
     """
     made: dict[str, list[str]] = {}
     for form in formats:
         log: dict[str, str] = dumps[form].LOG if form in dumps else {}
         for check in unchecked:
             needs = min(checks[check].NEEDS, key=len)
-            other = {name: log.get("/" if "/" in name and "/" in log else "", "") for name in needs}
-            for sentence in dict.fromkeys(log.get(name, other[name]) for name in needs):
+            other = {
+                name: log.get("/" if "/" in name and "/" in log else "", "") for name in needs if name not in there
+            }
+            for sentence in dict.fromkeys(log.get(name, other[name]) for name in other):
                 if sentence:
                     made.setdefault(f"{form}: {sentence}", []).append(check)
     return made

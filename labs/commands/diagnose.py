@@ -67,7 +67,7 @@ def command(
     finally:
         bar.close()
     done = examination.end()
-    done.unlocks = unlocks(done.formats, [each.check for each in done.unchecked])
+    done.unlocks = unlocks(done.formats, [each.check for each in done.unchecked], examination.names)
     runs = _reproduced(done) if reproduce else []
     if as_json:
         shown = [row.document() for row in showcase.rows()] if showcase is not None else []
