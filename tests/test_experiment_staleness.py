@@ -8,13 +8,20 @@ import pytest
 
 from experiments import staleness
 from experiments.staleness import measures
+from labs.async_trainer import AsyncTrainer
 from labs.classes import Learner
+from labs.correction import RolloutCorrectionConfig
 from labs.errors import InputError
 from labs.experiment import execute
 from labs.lagged import RULES, Lagged, train
+from labs.pipeline.model import simulate
+from labs.pipeline.rules import Rules
+from labs.pipeline.workload import Workload
 from labs.registry import environments
 from labs.settings import build
 from labs.stats import Interval, t_interval
+from labs.step import StepConfig
+from labs.trainer import TrainerConfig
 
 
 def config(**settings):
@@ -144,6 +151,24 @@ class TestFound:
         # Not even the best step size for the one reaches the best of the other.
         best = {rule: max(rows, key=lambda row, r=rule: np.mean(row[r]))[rule] for rule in ("none", "sequence")}
         assert t_interval(best["sequence"]).low > t_interval(best["none"]).high
+
+    def test_and_in_the_pipeline_itself_with_its_trainer(self):
+        # Rollouts shorter than training and a budget of 33 batches ahead: the forced lag of the search, with a clock.
+        rules = Rules(
+            workers=192, batch_size=12, group_size=16, training_seconds=10.0, submission="budget",
+            submission_batches=33.0, ingestion="train",
+        )  # fmt: skip
+        weights = RolloutCorrectionConfig(rollout_is="sequence", rollout_is_threshold=2.0)
+        ends = {"recomputed": [], "proximal": []}
+        for seed in range(12):
+            for denominator, correction in (("recomputed", None), ("proximal", weights)):
+                step = StepConfig(estimator="dr_grpo", loss_agg_mode="seq-mean-token-sum", correction=correction)
+                made = TrainerConfig(step=step, learning_rate=30.0, verl_metrics=False)
+                learner = AsyncTrainer(environments["routes"], made, seed=seed, denominator=denominator)
+                simulate(rules, Workload([1.0] * 19_200, group_size=16), learner)
+                assert learner.records[-1]["largest_lag"] == 32
+                ends[denominator].append(learner.curve()[-1]["success"])
+        assert staleness.paired(ends["proximal"], ends["recomputed"]).low > 0.05
 
     def test_in_arithmetic3_at_the_default_step_size(self):
         learner = Learner(environment=environments["arithmetic3"])
