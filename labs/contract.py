@@ -159,6 +159,14 @@ def _probe_reward_on_masked(function: Estimator, case: Case, _: torch.Generator)
     return all(same(a[policy], b[policy]) for a, b in zip(moved.run(function), case.run(function), strict=True))
 
 
+def _probe_reward_behind(function: Estimator, case: Case, _: torch.Generator) -> bool:
+    """True when a reward behind a row's last policy token is lost."""
+    policy = case.response_mask.bool()
+    behind = policy.flip(1).cumsum(1).flip(1) == 0
+    moved = case.but(token_level_rewards=case.token_level_rewards + behind.float())
+    return all(same(a[policy], b[policy]) for a, b in zip(moved.run(function), case.run(function), strict=True))
+
+
 def _probe_crosses_tools(function: Estimator, case: Case, _: torch.Generator) -> bool:
     """True when nothing crosses: returns before a hole do not see the reward behind it."""
     mask = torch.ones((len(case.response_mask), 4), dtype=torch.int64)
@@ -273,7 +281,7 @@ PROBES: dict[str, tuple[dict[str, bool], dict[Any, Probe], Any]] = {
     "equal_group": ({}, {"zero": _probe_equal_group}, "other"),
     "all_masked_row": ({}, {True: _probe_all_masked_row}, False),
     "single_token": ({}, {"raises": _single_token_raises}, "works"),
-    "reward_on_masked": ({}, {False: _probe_reward_on_masked}, True),
+    "reward_on_masked": ({}, {False: _probe_reward_on_masked, "between choices": _probe_reward_behind}, True),
     "crosses_tools": ({}, {False: _probe_crosses_tools}, True),
     "returns": (
         {"dense": True},

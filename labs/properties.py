@@ -41,7 +41,8 @@ class Properties:
             token, or something `other`. Equal numbers that a float cannot hold exactly may leave a rounding residue.
         all_masked_row: a row without policy token is zero everywhere (True) or may be not (False).
         single_token: a batch with one policy token in total `works` or `raises` (whitening needs two).
-        reward_on_masked: a reward on a position with mask 0 (a tool's reply, a rejected token) still counts.
+        reward_on_masked: a reward on a position with mask 0 (a tool's reply, a rejected token) still counts: always,
+            never, or only `between choices`, where behind a row's last policy token it is lost.
         crosses_tools: a reward behind a tool's reply reaches the tokens before it.
         returns: what the second result is: the `advantages` again; the undiscounted `reward to go` (at gamma 1) on
             policy tokens; or a `value target` for the critic, which at gamma = lambda = 1 is the reward to go.
@@ -61,7 +62,7 @@ class Properties:
     equal_group: Equal = "no groups"
     all_masked_row: bool = True
     single_token: Literal["works", "raises"] = "works"
-    reward_on_masked: bool = False
+    reward_on_masked: bool | Literal["between choices"] = False
     crosses_tools: bool = True
     returns: Returns = "advantages"
     unbiased: bool = False

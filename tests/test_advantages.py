@@ -451,3 +451,15 @@ def test_whitening_on_request_is_verls(name):
     raw, _ = estimators[name](**columns)
     white, _ = estimators[name](**columns, whiten=True)
     assert torch.equal((white * mask), masked_whiten(raw, mask) * mask)
+
+
+def test_gae_ignore_counts_a_reward_between_choices_and_loses_one_behind_the_last():
+    mask, values = torch.tensor([[1, 0, 1, 0]]), torch.zeros(1, 4)
+    for place, expected in ((1, [1.0, 0.0]), (2, [1.0, 1.0]), (3, [0.0, 0.0])):
+        rewards = torch.zeros(1, 4)
+        rewards[0, place] = 1.0
+        advantages, _ = estimators["gae_ignore"](
+            token_level_rewards=rewards, values=values, response_mask=mask, gamma=1.0, lam=1.0
+        )
+        assert advantages[0, [0, 2]].tolist() == expected
+    assert estimators["gae_ignore"].meta["properties"].reward_on_masked == "between choices"

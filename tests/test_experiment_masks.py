@@ -122,9 +122,7 @@ class TestLanding:
     def test_who_loses_the_score(self):
         table = {row["estimator"]: row for row in result().data["landing"]}
         for name, row in table.items():
-            # `gae_ignore` counts rewards on replies between choices, and nothing behind the last choice.
-            behind = name == "gae_ignore" or not estimators[name].meta["properties"].reward_on_masked
-            assert row["lost"] == behind, name
+            assert row["lost"] == (estimators[name].meta["properties"].reward_on_masked is not True), name
             assert row["action"] != row["nowhere"], name
         assert result().headline["losers_of_the_score"] == sum(row["lost"] for row in table.values())
 

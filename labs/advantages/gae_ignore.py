@@ -4,8 +4,9 @@
     returns = A + V
 
 A tool's reply is a sequence of ordinary states: its rewards count, its values must be real ones, and each of its
-tokens costs gamma lambda. Behind the last policy token everything is 0. Advantages on replies are not zeroed. No
-groups. All-masked row: 0. No whitening unless asked for; then as in `gae`, and one policy token in the batch raises.
+tokens costs gamma lambda. Behind the last policy token everything is 0, so that a reward there is lost. Advantages on
+replies are not zeroed. No groups. All-masked row: 0. No whitening unless asked for; then as in `gae`, and one policy
+token in the batch raises.
 
 Paper: arXiv:1506.02438. Source: read in slime and ROLL, no recorded rows. Others: `gae`, `gae_step`.
 """
@@ -31,7 +32,7 @@ from labs.registry import estimators, opt
         credit="token",
         critic=True,
         zero_where_masked=False,
-        reward_on_masked=True,
+        reward_on_masked="between choices",
         returns="value target",
         unbiased=True,
         bias="at gamma = lambda = 1, for any critic",
