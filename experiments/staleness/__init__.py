@@ -189,9 +189,10 @@ def run(config: Config, seed: int, progress: Progress | None = None) -> Result:
                "difference": row["interval"].value} for row in found),
         ],
         headline={
+            "search_difference": best["interval"].value, "collapse": collapse.value, "delay": delay.value,
+            **{name: gap.value for name, gap in drifts.items()},
+            "on_policy_final": mean(cell[0, "none"]["final"]),
             **{f"{rule}_final": value for rule, value in final.items()},
-            "on_policy_final": mean(cell[0, "none"]["final"]), "collapse": collapse.value, "delay": delay.value,
-            **{name: gap.value for name, gap in drifts.items()}, "search_difference": best["interval"].value,
         },
         summary=[
             f"lag {last:<4}final success: " + ", ".join(f"{rule} {value:.3f}" for rule, value in final.items())
