@@ -1,7 +1,7 @@
 """What a run prints beside its simulation: covered inside the conditions, flagged outside, formula by formula.
 
-Intervals as in `test_pipeline_theory`: three points, R = 10 independent replications at each, 95 % simultaneous over the
-COMPARISONS of this file, so that fresh seeds would fail somewhere in it with probability 5 %.
+Intervals as in `test_pipeline_theory`: three points, R = 10 independent replications at each, 95 % simultaneous over
+the COMPARISONS of this file, so that fresh seeds would fail somewhere in it with probability 5 %.
 """
 
 import pytest
