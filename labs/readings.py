@@ -19,11 +19,32 @@ GROUPED = frozenset(
 )  # fmt: skip
 
 
+#: Columns with one number a token; every other column has one a row.
+TOKENS = frozenset(
+    {"rollout_log_probs", "old_log_probs", "ref_log_prob", "log_prob", "rm_scores", "token_level_scores",
+     "token_level_rewards", "values", "advantages", "returns", "rollout_is_weights", "versions", "entropy",
+     "token_loss", "row_index"}
+)  # fmt: skip
+
+
 def numbers(step: Step, name: str) -> Array | None:
-    """A column as float64 (None and text that is no number become NaN), or None when it is missing or is text."""
+    """A column as float64; None when it is missing, is text, or has not the shape of its kind.
+
+    None and NaN entries become NaN. A column of `TOKENS` must be as wide as `response_mask`, where that is there; what
+    is of another width is for `mask_stages` to say.
+    """
     column = step.columns.get(name)
-    if column is None:
+    if column is None or not column.size or len(column) != step.rows:
         return None
+    if column.ndim != (2 if name in TOKENS else 1):
+        return None
+    wanted = step.columns.get("response_mask")
+    if name in TOKENS and wanted is not None and wanted.shape != column.shape:
+        return None
+    return _float(column)
+
+
+def _float(column: Array) -> Array | None:
     if column.dtype.kind in "biuf":
         return column.astype(np.float64)
     try:
@@ -33,39 +54,38 @@ def numbers(step: Step, name: str) -> Array | None:
 
 
 def mask(step: Step, name: str = "response_mask") -> Array | None:
-    """A mask as booleans; the response part of `attention_mask`."""
-    column = numbers(step, name)
-    if column is None or column.ndim != 2:
+    """A mask `[B, T]` as booleans, of the shape of `response_mask`; the response part of `attention_mask`."""
+    column = step.columns.get(name)
+    if column is None or column.ndim != 2 or not column.size or len(column) != step.rows:
         return None
-    if name == "attention_mask":
-        width = next((step.columns[n].shape[1] for n in ("response_mask", "responses") if n in step.columns), None)
-        column = column[:, -width:] if width is not None and width < column.shape[1] else column
-    return np.asarray(np.nan_to_num(column) != 0)
+    width = next((step.columns[n].shape[1] for n in ("response_mask", "responses") if _wide(step, n)), column.shape[1])
+    if name == "attention_mask" and column.shape[1] > width > 0:
+        column = column[:, -width:]
+    found = _float(column) if column.shape[1] == width else None
+    return None if found is None else np.asarray(np.nan_to_num(found) != 0)
+
+
+def _wide(step: Step, name: str) -> bool:
+    return name in step.columns and step.columns[name].ndim == 2
 
 
 def scores(step: Step) -> Array | None:
-    """The score of each row: `score`, or the sum of the placed scores."""
+    """The score of each row: `score`, or the sum of the placed scores; None when no row has one."""
     column = numbers(step, "score")
-    if column is not None and column.ndim == 1:
-        return column
     for name in ("rm_scores", "token_level_scores"):
-        placed = numbers(step, name)
-        if placed is not None and placed.ndim == 2:
-            return np.asarray(placed.sum(axis=1))
-    return None
+        placed = numbers(step, name) if column is None else None
+        column = column if placed is None else placed.sum(axis=1)
+    return column if column is not None and np.isfinite(column).any() else None
 
 
 def advantages(step: Step) -> Array | None:
     """The advantage of each row: `advantage`, or the mean of `advantages` over the mask (NaN without a token)."""
-    column = numbers(step, "advantage")
-    if column is not None:
-        return column
+    row = numbers(step, "advantage")
     tokens, kept = numbers(step, "advantages"), mask(step)
-    if tokens is None or kept is None or tokens.shape != kept.shape:
-        return None
-    count = kept.sum(axis=1)
-    total = np.where(kept, tokens, 0.0).sum(axis=1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    if row is None and tokens is not None and kept is not None:
+        count = kept.sum(axis=1)
+        row = np.where(count > 0, np.where(kept, tokens, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
+    return row if row is not None and np.isfinite(row).any() else None
 
 
 def rollouts(step: Step) -> Array:
@@ -76,10 +96,25 @@ def rollouts(step: Step) -> Array:
     if not ("uid" in step.columns and "session" in step.columns):
         return rows
     order = numbers(step, "index")
+    order = order if order is not None and np.isfinite(order).all() else None
     last: dict[tuple[str, str], int] = {}
     for row in rows.tolist() if order is None else rows[np.argsort(order[rows], kind="stable")].tolist():
         last[str(step.columns["uid"][row]), str(step.columns["session"][row])] = row
     return np.array(sorted(last.values()), dtype=np.int64)
+
+
+def repeated(step: Step) -> Array:
+    """The rows whose uid, session and index were there before: written twice, and no further output of a session."""
+    if not all(name in step.columns for name in ("uid", "session", "index")):
+        return np.array([], dtype=np.int64)
+    keys = zip(*(step.columns[name].tolist() for name in ("uid", "session", "index")), strict=True)
+    seen: set[tuple[Any, ...]] = set()
+    again = []
+    for row, key in enumerate(keys):
+        if key in seen:
+            again.append(row)
+        seen.add(key)
+    return np.array(again, dtype=np.int64)
 
 
 def groups(step: Step) -> dict[str, Array]:
@@ -142,6 +177,8 @@ def temperature(one: Array, other: Array, kept: Array, states: Array | None) -> 
     If `one` is at temperature a and `other` at b, the slope is a / b - 1, and the line is exact within a state.
     """
     use = kept & (one < -1e-6)
+    if states is not None and not np.isfinite(states[use]).all():
+        states = None
     x, y = one[use], (other - one)[use]
     if states is not None and len(x):
         label = states[use]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -62,6 +63,41 @@ def test_a_check_survives_steps_without_its_data(name: str) -> None:
     empty = Step(source="x", format="lab")
     assert findings(name, [empty]) == []
     assert list(MODULES[name].check(empty, {})) == []
+
+
+def spoilt(column: np.ndarray) -> dict[str, np.ndarray]:
+    """A column with what broken files hold: NaN, infinity, None, text, another width, nothing."""
+    made = {"text": np.full(column.shape, "x", dtype=object), "none": np.full(column.shape, None, dtype=object)}
+    if column.dtype.kind in "biuf":
+        holes = column.astype(float)
+        holes.flat[::3] = np.nan
+        made |= {"holes": holes, "infinite": np.where(np.isnan(holes), np.inf, holes), "nan": holes * np.nan}
+    if column.ndim == 2:
+        made |= {"flat": column[:, 0], "wide": np.hstack([column, column[:, :1]]), "nothing": column[:, :0]}
+    return made
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [7, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 12, 15))])
+def test_no_check_raises_or_warns_on_a_spoilt_column(number: int) -> None:
+    for column in faults.healthy(number)[0].columns:
+        for kind in spoilt(faults.healthy(number)[0].columns[column]):
+            steps = faults.healthy(number)[:2]
+            for step in steps:
+                step.columns[column] = spoilt(step.columns[column])[kind]
+            for name in MODULES:
+                findings(name, steps)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_no_check_raises_or_warns_on_very_few_rows(rows: int) -> None:
+    steps = faults.healthy(7)
+    for step in steps:
+        step.columns = {name: column[:rows] for name, column in step.columns.items()}
+        step.rows = rows
+    for name in MODULES:
+        findings(name, steps)
 
 
 @pytest.mark.parametrize("name", MODULES)

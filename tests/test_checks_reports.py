@@ -253,6 +253,11 @@ def test_the_stop_token_is_never_trained() -> None:
     assert said("mask_stages", good) == []
 
 
+def test_a_mask_longer_than_the_ids() -> None:
+    made = step(responses=[[1] * 5], response_mask=[[1] * 6], rollout_log_probs=[[-0.1] * 6])
+    assert "response_mask 6, responses 5, rollout_log_probs 6" in one("mask_stages", made)
+
+
 def test_score_behind_the_end_token() -> None:
     made = step(response_mask=[[1, 1, 1, 0, 0]], attention_mask=[[1, 1, 1, 0, 0]], rm_scores=[[0, 0, 0, 1.0, 0]])
     assert "behind the end of the response in 100 % of padded rows" in one("reward_place", made)

@@ -55,7 +55,7 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     if loss is None and pull is not None:
         loss = -pull * _ratio(step, kept, pull)
     assert loss is not None
-    found = conventions(np.nan_to_num(loss), kept, chosen, step.columns.get("micro_batch"))
+    found = conventions(np.nan_to_num(loss, posinf=0.0, neginf=0.0), kept, chosen, numbers(step, "micro_batch"))
     yield from _compared(step, found)
     if pull is not None and np.isfinite(pull[kept]).all():
         yield from _noted(step, kept, chosen, pull, memory)

@@ -43,15 +43,14 @@ def _pushed(step: Step, total: Array) -> Iterator[Finding]:
     row, (mixed, dead) = advantages(step), live(step, total)
     if row is None or not dead:
         return
-    size = [float(np.nanmax(np.abs(row[g]))) if np.isfinite(row[g]).any() else 0.0 for g in dead]
-    if max(size) < 1e-5 * (1.0 + max((float(np.nanmax(np.abs(row[g]))) for g in mixed), default=0.0)):
+    row = np.nan_to_num(row, posinf=0.0, neginf=0.0)
+    size = [float(np.abs(row[g]).max()) for g in dead]
+    if max(size) < 1e-5 * (1.0 + max((float(np.abs(row[g]).max()) for g in mixed), default=0.0)):
         return
     grouped = step.facts.get("estimator") in GROUPED
     known = "estimator" in step.facts
     # Without the estimator's name: live groups that sum to 0 show that the baseline is meant to be the group's.
-    centred = bool(mixed) and all(
-        abs(float(np.nansum(row[g]))) < 1e-4 * float(np.nansum(np.abs(row[g]))) for g in mixed
-    )
+    centred = bool(mixed) and all(abs(float(row[g].sum())) < 1e-4 * float(np.abs(row[g]).sum()) for g in mixed)
     every = np.concatenate(mixed + dead)
     gap = total[every] - row[every]
     one = bool(mixed) and float(np.ptp(gap)) < 1e-4 * (1 + float(np.abs(total[every]).max()))

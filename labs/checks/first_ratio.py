@@ -28,7 +28,7 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     if not kept.any() or not np.isfinite(gap).all():
         return
     size = float(np.abs(gap[kept]).mean())
-    tilt, explained = temperature(new, old, kept, step.columns.get("row_index"))
+    tilt, explained = temperature(new, old, kept, numbers(step, "row_index"))
     numbered = {"slope": tilt, "explained": explained, "mean": size}
     row, token = first(np.abs(gap) >= np.abs(gap).max())
     if abs(tilt) > SLOPE and explained > EXPLAINED:

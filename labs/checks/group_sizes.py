@@ -10,7 +10,7 @@ import numpy as np
 
 from labs.evidence import Finding, Step
 from labs.faults import planted, run
-from labs.readings import Array, groups, rollouts, share
+from labs.readings import Array, groups, repeated, rollouts, share
 
 CODE = "C4"
 NEEDS = (("uid",), ("n",))
@@ -47,10 +47,11 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
         return
     wrong = [label for label, size in sizes.items() if size != mode]
     if wrong and mode > 0:
-        shown = " ".join(f"{label}:{size}" for label, size in list(sizes.items())[:6])
+        odd = sizes if len(sizes) <= 6 else {label: sizes[label] for label in wrong}
+        shown = " ".join(f"{label}:{size}" for label, size in list(odd.items())[:6])
         yield _finding(
             step,
-            f"group sizes {shown}{' ...' if len(sizes) > 6 else ''} (n={mode}): {len(wrong)} of {len(sizes)} "
+            f"group sizes {shown}{' ...' if len(odd) > 6 else ''} (n={mode}): {len(wrong)} of {len(sizes)} "
             f"groups are not {mode} rows, {len(single)} have a single one",
             int(found[wrong[0]][0]),
             len(wrong),
@@ -110,7 +111,7 @@ def _singletons(step: Step, found: dict[str, Array], n: int) -> Iterator[Finding
 
 def _outputs(step: Step, found: dict[str, Array], memory: dict[str, Any]) -> Iterator[Finding]:
     rows = len(rollouts(step))
-    if "session" not in step.columns or rows == step.rows or "said" in memory:
+    if "session" not in step.columns or rows == step.rows - len(repeated(step)) or "said" in memory:
         return
     memory["said"] = True
     yield _finding(

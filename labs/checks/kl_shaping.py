@@ -31,6 +31,8 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
         yield from _scalars(step)
         return
     score, reward = before.sum(axis=1), after.sum(axis=1)
+    if not np.isfinite(score + reward).all():
+        return
     flipped = (np.sign(score) * np.sign(reward) < 0) & (np.abs(score) > 1e-9)
     if flipped.any():
         row, _ = first(flipped)

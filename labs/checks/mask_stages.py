@@ -19,6 +19,7 @@ UNLOCK = "save response_mask with loss_mask, attention_mask, responses or versio
 def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     """Compare the mask that trains with every other sign of who wrote a token."""
     yield from _disagree(step)
+    yield from _widths(step)
     kept = mask(step)
     if kept is None:
         return
@@ -80,6 +81,21 @@ def _stop(step: Step, kept: Array, seen: Array | None) -> Iterator[Finding]:
         )
 
 
+def _widths(step: Step) -> Iterator[Finding]:
+    names = ("response_mask", "responses", "loss_mask", "rollout_log_probs", "old_log_probs", "advantages", "rm_scores")
+    width = {n: step.columns[n].shape[1] for n in names if n in step.columns and step.columns[n].ndim == 2}
+    if len(set(width.values())) > 1:
+        yield Finding(
+            what=f"columns of one batch have different widths: {', '.join(f'{n} {w}' for n, w in width.items())}",
+            where=step.at(0),
+            share=share(step.rows, step.rows, "rows"),
+            why="mask and log-probabilities belong to other tokens than the ids; checks leave such columns out",
+            advice="extend all of them together at every turn; cut at the first turn that was tokenised again",
+            sure="certain",
+            numbers={n: float(w) for n, w in width.items()},
+        )
+
+
 def _disagree(step: Step) -> Iterator[Finding]:
     left, right = mask(step, "completion_mask"), mask(step, "tool_mask")
     if left is None or right is None or left.shape != right.shape:
@@ -110,6 +126,9 @@ BAD = {
     "a mask of ones": lambda: run(change=planted.everything_counted),
     "a mask of ones, and only ids to tell": lambda: planted.altered(
         run(change=planted.everything_counted), drop=("loss_mask", "attention_mask", "versions", "rollout_log_probs")
+    ),
+    "a mask longer than the ids": lambda: planted.altered(
+        planted.plain(), {"responses": lambda s: s.columns["responses"][:, :-1]}
     ),
     "the stop token left out": lambda: planted.altered(
         planted.plain(), {"response_mask": lambda s: s.columns["response_mask"] * (s.columns["responses"] != 5)}, eos=5

@@ -20,6 +20,8 @@ UNLOCK = "return the parts of the reward (verl: keys of reward_extra_info; TRL: 
 DONE = re.compile(r"(^|[/_])(acc|accuracy|correct|correctness|success|exact_match|em|answer)", re.IGNORECASE)
 #: Rows from which shares are said; share of the variance at which the task does not decide, and at which all is one.
 ROWS, LITTLE, ALL = 16, 0.5, 0.95
+#: Rows that are kept.
+MOST = 50_000
 
 
 def shares(total: Array, parts: dict[str, Array]) -> tuple[dict[str, float], dict[str, float], float]:
@@ -50,9 +52,9 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     memory.setdefault("where", step.at())
     memory.setdefault("score", []).append(total)
     memory.setdefault("parts", []).append(kept)
-    # The oldest rows go once there are enough for a share: memory stays bounded.
-    while sum(map(len, memory["score"])) > 50_000:
-        memory["score"].pop(0)
+    memory["rows"] = memory.get("rows", 0) + len(total)
+    while memory["rows"] > MOST and len(memory["score"]) > 1:  # the oldest go, so that memory stays bounded
+        memory["rows"] -= len(memory["score"].pop(0))
         memory["parts"].pop(0)
     yield from ()
 

@@ -26,7 +26,8 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
         return
     chosen, seen = mask(step, "loss_mask"), mask(step, "attention_mask")
     written = kept if chosen is None else chosen
-    there = np.nan_to_num(placed) != 0
+    placed = np.where(np.isfinite(placed), placed, 0.0)
+    there = placed != 0
     empty = there & ~written.any(axis=1, keepdims=True)
     if empty.any():
         row, token = first(empty)

@@ -44,7 +44,7 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
         return
     inner = gap[kept]
     k3 = float((np.expm1(np.clip(inner, -20, 20)) - inner).mean())
-    tilt, explained = temperature(old, rollout, kept, step.columns.get("row_index"))
+    tilt, explained = temperature(old, rollout, kept, numbers(step, "row_index"))
     row, token = first(np.abs(gap) >= np.abs(gap).max())
     values = {"kl": k3, "slope": tilt, "largest": float(np.abs(inner).max())}
     part = share(int((np.abs(gap) > TOKEN).sum()), int(kept.sum()), "trained tokens")

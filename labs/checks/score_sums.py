@@ -53,7 +53,12 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
 def _sessions(step: Step, total: Any) -> Iterator[Finding]:
     if step.facts.get("validation") or not step.has("uid", "session"):
         return
-    rest = np.setdiff1d(np.arange(step.rows), rollouts(step))
+    order = numbers(step, "index")
+    if order is None:
+        return
+    last = {(step.columns["uid"][row], step.columns["session"][row]): order[row] for row in rollouts(step).tolist()}
+    keys = zip(step.columns["uid"].tolist(), step.columns["session"].tolist(), strict=True)
+    rest = np.array([row for row, key in enumerate(keys) if order[row] < last.get(key, -1)], dtype=np.int64)
     paid = rest[np.nan_to_num(total[rest]) != 0]
     if len(paid):
         yield Finding(

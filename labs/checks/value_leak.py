@@ -38,6 +38,8 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     rewards, kept = numbers(step, "token_level_rewards"), mask(step)
     if values is None or returns is None or rewards is None or kept is None or kept.all() or not kept.any():
         return
+    if not np.isfinite([values, returns, rewards]).all():
+        return
     raw = (returns - values)[kept]
     stated = (step.facts.get("gamma"), step.facts.get("lam"))
     tried = _USUAL if None in stated else (*((float(stated[0] or 0), float(stated[1] or 0)),), *_USUAL)
