@@ -18,7 +18,7 @@ _STATES: dict[str, Any] = {
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--n", type=click.IntRange(min=1), help="Group size, where the file has no group id.")
 @click.option("--max-response-length", type=click.IntRange(min=1), help="Longest response the run allowed, in tokens.")
-@click.option("--state", "stated", multiple=True, metavar="KEY=VALUE", help="Another fact about the run (see below).")
+@click.option("--state", "stated", multiple=True, metavar="KEY=VALUE", help="Another fact about the run (see above).")
 @click.option("--validation/--training", default=None, help="What the rows are, where the file does not tell.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON document.")
 @click.option("--show", type=click.Choice(["worst", "odd", "same"]), help="Print rows too, chosen for a reason.")
@@ -60,7 +60,7 @@ def command(
     bar = Bar(quiet)
     examination, showcase = Examination(facts), Showcase(show, k) if show else None
     try:
-        for step in read(paths, facts, bar):
+        for step in read(paths, facts, lambda done, total: bar(done >> 20, max(total >> 20, 1))):
             examination.look(step)
             if showcase is not None:
                 showcase.look(step)

@@ -2,8 +2,9 @@
 
 Rows are in generation order, so a group is a block of `num_generations` rows. Its size is the length of the runs of
 equal prompts, and is taken only when every run has that length and the advantages of each block sum to 0; otherwise
-state it with --n. Reward columns become `parts/<name>`; NaN there means that the function returned None. Their
-weights are not in the file: `score` is the sum with the weights that reproduce the advantages, or the plain sum.
+state it with --n. Reward columns become `parts/<name>`; NaN there means that the function returned None, and TRL's sum
+takes it as 0. Weights are not in the file: `score` is the sum with the weights that reproduce the advantages, or the
+plain sum.
 Source: TRL f2cd57710, `log_completions=True`, `trl/trainer/grpo_trainer.py`.
 """
 
@@ -119,7 +120,13 @@ def _score(step: Step) -> None:
     names = [name for name in step.columns if name.startswith("parts/")]
     if not names:
         return
-    parts = np.nan_to_num(np.stack([step.columns[name] for name in names], axis=1).astype(float))
+    parts = np.stack([step.columns[name] for name in names], axis=1).astype(float)
+    silent = np.isnan(parts)
+    if silent.any():
+        parts = np.where(silent, 0.0, parts)
+        step.columns.update({name: parts[:, at] for at, name in enumerate(names)})
+        said = ", ".join(f"{name[6:]} {count}" for name, count in zip(names, silent.sum(0), strict=True) if count)
+        step.notes.append(f"reward functions that returned None, which counts as 0 (rows): {said}")
     weights, n = np.ones(len(names)), step.facts.get("n")
     advantage = step.columns.get("advantage")
     if advantage is not None and n and step.rows % n == 0 and step.rows:
