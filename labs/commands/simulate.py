@@ -11,6 +11,20 @@ from labs.commands.run import Command
 from labs.errors import InputError, one_of
 
 
+#: For `--help`; \b keeps the lines of the examples apart.
+HELP = """Run SYSTEM, one of the files of labs/pipeline/systems, on a workload: time of every pool, the three waits, lag,
+bias, closed forms beside the simulation, hazards, and the rules that the file assumes.
+
+\b
+labs simulate verl-fully-async --set workers=96 sigma=1.4
+labs simulate areal --vary submission_batches=1,2,3,5
+labs simulate course-asynchronous --vary in_flight=drain,mixed/sigma=0.5,1.4 --show table
+
+The run is stored under results/pipeline with figures and trace.json, which ui.perfetto.dev opens. `labs show
+pipeline` explains the settings.
+"""
+
+
 def _systems() -> list[tuple[str, str]]:
     """Names and titles, read without importing the model."""
     from labs.pipeline import catalogue
@@ -18,7 +32,7 @@ def _systems() -> list[tuple[str, str]]:
     return [(name, catalogue.load(name).title) for name in catalogue.names()]
 
 
-@click.command(cls=Command, short_help=__doc__)
+@click.command(cls=Command, help=HELP, short_help=__doc__)
 @click.argument("system", required=False)
 @click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE ...", help="Machines, work and rules to change.")
 @click.option("--vary", metavar="KEY=A,B", help="Other values to run beside; / for every combination, + for together.")
@@ -42,17 +56,7 @@ def command(
     listing: bool,
     **options: Any,
 ) -> None:
-    r"""Run SYSTEM, one of the files of labs/pipeline/systems, on a workload: time of every pool, the three waits, lag,
-    bias, closed forms beside the simulation, hazards, and the rules that the file assumes.
-
-    \b
-    labs simulate verl-fully-async --set workers=96 sigma=1.4
-    labs simulate areal --vary submission_batches=1,2,3,5
-    labs simulate course-asynchronous --vary in_flight=drain,mixed/sigma=0.5,1.4 --show table
-
-    The run is stored under results/pipeline with figures and trace.json, which ui.perfetto.dev opens. `labs show
-    pipeline` explains the settings.
-    """
+    """Run one system, or list them."""
     if listing:
         found = _systems()
         width = max(len(name) for name, _ in found)
