@@ -14,6 +14,7 @@ from labs.readings import Array, advantages, live, numbers, scores, share
 CODE = "E12"
 NEEDS = (
     ("uid", "score", "advantages", "response_mask"),
+    ("uid", "rm_scores", "advantages", "response_mask"),
     ("uid", "score", "advantage"),
     ("n", "score", "advantage"),
 )

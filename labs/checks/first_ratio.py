@@ -33,7 +33,7 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
     row, token = first(np.abs(gap) >= np.abs(gap).max())
     if abs(tilt) > SLOPE and explained > EXPLAINED:
         yield Finding(
-            what=f"the log-ratio is linear in the new log-prob with slope {tilt:.2f} (= {1 + tilt:.2g} - 1): "
+            what=f"the log-ratio is linear in the new log-prob with slope {tilt:.2f} (= {1 + tilt:.3g} - 1): "
             "temperature mismatch, not noise",
             where=step.at(row, token),
             share=share(int((np.abs(gap) > 1e-6).sum()), int(kept.sum()), "trained tokens"),

@@ -67,9 +67,11 @@ def finish(memory: dict[str, Any]) -> Iterator[Finding]:
             "lower the rollouts in flight, or raise the size of the queue with the bound on staleness",
             float(dropped[-1] / max(made[-1], 1)),
         )
-    for name, what, advice in (
-        ("training/off_policy/evicted_samples", "evicted as too old", "bound what is started, not what has arrived"),
-        ("training/rollout_failure/evicted_samples", "lost to failed rollouts", "read the logs of the environment"),
+    # How many a step are too many is not in the log, so that dropping old work is mentioned; a failure is a fault.
+    old, failed = "bound what is started, not what has arrived", "read the logs of the environment"
+    for name, what, advice, kind in (
+        ("training/off_policy/evicted_samples", "evicted as too old", old, "note"),
+        ("training/rollout_failure/evicted_samples", "lost to failed rollouts", failed, "fault"),
     ):
         values = np.array(memory.get(name, []))
         if len(values) >= 3 and (values > 0).mean() > 0.5:
@@ -81,10 +83,13 @@ def finish(memory: dict[str, Any]) -> Iterator[Finding]:
                 "their cost is paid and they teach nothing; slow tasks go first",
                 advice,
                 float(values.mean()),
+                kind,
             )
 
 
-def _finding(memory: dict[str, Any], what: str, part: int, whole: int, why: str, advice: str, value: float) -> Finding:
+def _finding(
+    memory: dict[str, Any], what: str, part: int, whole: int, why: str, advice: str, value: float, kind: Any = "fault"
+) -> Finding:
     return Finding(
         what=what,
         where=memory["where"],
@@ -93,6 +98,7 @@ def _finding(memory: dict[str, Any], what: str, part: int, whole: int, why: str,
         advice=advice,
         sure="likely",
         numbers={"value": value},
+        kind=kind,
     )
 
 
@@ -116,7 +122,7 @@ BAD = {
         fully_async__count__total_generated_samples=lambda k: 60.0 * k,
         fully_async__count__dropped_stale_samples=lambda k: 20.0 * k,
     ),
-    "evicted step after step": lambda: _steps(training__off_policy__evicted_samples=lambda k: float(k > 1)),
+    "rollouts fail step after step": lambda: _steps(training__rollout_failure__evicted_samples=lambda k: float(k > 1)),
 }
 GOOD = {
     "busy": lambda: _steps(
