@@ -38,6 +38,7 @@ _WORDS = {
     "several": ("holds several objects; all were read", "rows may be lost", "give every process a file of its own"),
     "long": (f"is longer than {LONGEST_LINE // 2**20} MB and was skipped", _LOST, "write one row a line"),
     "order": ("belongs to a step that had ended before", "its groups cannot be judged whole", "sort the file by step"),
+    "record": ("counts a record that cannot be read", _LOST, "the run is going on, or the file was cut: copy it again"),
     "cut": ("is the last that could be read: the compressed file is damaged", _LOST, "copy the file again"),
 }
 

@@ -155,6 +155,20 @@ STATE = {"global_step": 2, "log_history": [{"step": 1, "loss": 0.0, "kl": 0.1}, 
 METRICS = [{"step": s, "data": {"critic/score/mean": 0.1 * s, "actor/entropy": "NaN", "note": "x"}} for s in (7, 8)]
 CSV = 'Step,"a - loss","a - loss__MIN","a - loss__MAX","b - loss"\n0,0.5,0.4,0.6,0.7\n1,,0.4,0.6,0.6\n'
 
+
+def events(path: Path) -> Path:
+    """Two steps of two scalars, written by TensorBoard's own writer."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(path.parent / "tb")) as writer:
+        for step in (7, 8):
+            writer.add_scalar("critic/score/mean", 0.25 * step, step, new_style=step == 8)
+            writer.add_scalar("actor/entropy", 0.5, step)
+            writer.add_text("note", "x", step)
+    (made,) = (path.parent / "tb").iterdir()
+    return made.rename(path)
+
+
 #: format -> file name and its writer; the names say nothing.
 EXAMPLES: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "verl_rollout": ("a12.dat", lambda p: jsonl(p, v1_rows())),
@@ -174,5 +188,6 @@ EXAMPLES: dict[str, tuple[str, Callable[[Path], Path]]] = {
         "n.dat",
         lambda p: jsonl(p, [{"input_prompt": "q", "output_response": "a", "score": 1.0, "stop_reason": "stop"}]),
     ),
+    "tensorboard": ("p.dat", events),
     "metric_rows": ("o.dat", lambda p: jsonl(p, [{"step": i, "loss": 0.1, "reward/mean": 0.5} for i in range(3)])),
 }

@@ -89,6 +89,18 @@ def test_a_token_batch_is_read_back(tmp_path: Path) -> None:
         assert step.columns[name].tolist() == array.tolist()
 
 
+def test_tensorboards_scalars_and_a_file_that_is_cut(tmp_path: Path) -> None:
+    path = EXAMPLES["tensorboard"][1](tmp_path / "x")
+    first, second = steps(path)
+    assert (first.step, second.step) == (7, 8)
+    assert first.scalars == {"critic/score/mean": 1.75, "actor/entropy": 0.5}
+    assert second.scalars == {"critic/score/mean": 2.0, "actor/entropy": 0.5}
+    path.write_bytes(path.read_bytes()[:-20])
+    *made, tail = steps(path)
+    assert [step.step for step in made] == [7, 8]
+    assert "cannot be read" in tail.found[0].what
+
+
 def test_slimes_samples(tmp_path: Path) -> None:
     (step,) = steps(slime(tmp_path / "5.pt"))
     assert step.step == 5
