@@ -10,10 +10,9 @@ import click
 from labs.commands.run import Command
 from labs.errors import InputError, one_of
 
-
 #: For `--help`; \b keeps the lines of the examples apart.
-HELP = """Run SYSTEM, one of the files of labs/pipeline/systems, on a workload: time of every pool, the three waits, lag,
-bias, closed forms beside the simulation, hazards, and the rules that the file assumes.
+HELP = """Run SYSTEM, one of the files of labs/pipeline/systems, on a workload: time of every pool, the three waits,
+lag, bias, closed forms beside the simulation, hazards, and the rules that the file assumes.
 
 \b
 labs simulate verl-fully-async --set workers=96 sigma=1.4

@@ -65,7 +65,16 @@ class System:
 
     def assumptions(self) -> list[str]:
         """One line per assumed rule, for whoever prints results."""
-        return [f"assumed: {name} = {self.values[name]} ({why})" for name, why in self.assumed.items()]
+        return [f"assumed: {name} = {spell(self.values[name])} ({why})" for name, why in self.assumed.items()]
+
+
+def spell(value: Any) -> str:
+    """A rule's value as a person writes it."""
+    if isinstance(value, dict):
+        return f"{value['batches']} batches"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "nothing"
+    return {None: "none", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def names() -> list[str]:

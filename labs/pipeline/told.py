@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labs.pipeline.accounting import Run
-from labs.pipeline.catalogue import System
+from labs.pipeline.catalogue import System, spell
 from labs.pipeline.measures import journey
 from labs.pipeline.records import ACCEPTED, STATUSES
 
@@ -49,13 +49,14 @@ def sections(run: Run, numbers: Mapping[str, float], more: Mapping[str, Any], sy
     """
     changed = more["changed"]
     # Where somebody has set the rule, the file assumes nothing about it.
-    kept = [f"{name} = {system.values[name]} ({why})" for name, why in system.assumed.items() if name not in changed]
+    kept = [line.removeprefix("assumed: ") for line in system.assumptions() if line.split()[1] not in changed]
     return {
         "system": [
             system.title,
             f"source: {system.source}",
             f"apart: {system.apart}",
-            "changed: " + (", ".join(f"{name} = {value}" for name, value in changed.items()) or "no rule of the file"),
+            "changed: "
+            + (", ".join(f"{name} = {spell(value)}" for name, value in changed.items()) or "no rule of the file"),
             more["work"],
         ],
         "outcome": _outcome(run, numbers),
@@ -65,7 +66,7 @@ def sections(run: Run, numbers: Mapping[str, float], more: Mapping[str, Any], sy
         "lag": _lag(run, numbers),
         "bias": _bias(more["bias"]),
         "theory": _theory(more["theory"]),
-        "hazards": list(run.hazards) or ["none found: it neither deadlocks nor starves, and something bounds the lag"],
+        "hazards": list(run.hazards) or ["none found"],
         "assumed": kept or ["nothing: every rule was read in the source, or set"],
         "table": table(more.get("table", ())),
     }
