@@ -35,13 +35,13 @@ METRICS = (
         "steady_per_second", "1/s", "the same up to the last start: without the end, when workers have no task left"
     ),
     _metric("workers_busy", "1", "worker seconds generating / all", 1.0),
-    _metric("useful", "1", "seconds of generation that trained / worker seconds generating", 1.0 + 1e-9),
+    _metric("useful", "1", "seconds of generation that trained / worker seconds generating", 1.0),
     _metric("mean_trained_seconds", "s", "mean seconds of generation of what trained"),
-    _metric("trainer_busy", "1", "trainer seconds training / all", 1.0 + 1e-9),
+    _metric("trainer_busy", "1", "trainer seconds training / all", 1.0),
     _metric("step_size", "trajectory", "mean trajectories in a step"),
     _metric("generate_seconds", "s", "worker seconds generating / workers / steps, with what is thrown away"),
     _metric("steps", "1", "training steps"),
-    _metric("overlap", "1", "worker seconds generating while the trainer trains / all worker seconds meanwhile", 1.001),
+    _metric("overlap", "1", "worker seconds generating while the trainer trains / all worker seconds meanwhile", 1.0),
     _metric("lag_mean", "1", "mean lag of what trained, in versions"),
     _metric("lag_max", "1", "largest lag of what trained, in versions"),
     _metric("step_lag_mean", "step", "mean of optimiser steps between the weights of the start and those trained"),
@@ -78,10 +78,10 @@ def measures(run: Run) -> dict[str, float]:
         "kept": _ratio(n, finished),
         "trained_per_second": _ratio(n, span),
         "steady_per_second": _steady(run),
-        "workers_busy": _ratio(busy, whole),
-        "useful": _ratio(made, busy),
+        "workers_busy": _share(busy, whole),
+        "useful": _share(made, busy),
         "mean_trained_seconds": _ratio(made, n),
-        "trainer_busy": _ratio(run.trainer_seconds.get("busy", 0.0), span),
+        "trainer_busy": _share(run.trainer_seconds.get("busy", 0.0), span),
         "step_size": _ratio(n, len(run.steps)),
         "generate_seconds": _ratio(busy, rules.workers * len(run.steps)),
         "steps": len(run.steps),
@@ -96,8 +96,8 @@ def measures(run: Run) -> dict[str, float]:
         "sync_wait_seconds": _ratio(
             sum(run.trainer_seconds.get(what, 0.0) for what in ("drain", "sync")), len(run.publications)
         ),
-        "trainer_blocked": _ratio(waits["trainer_blocked"], span),
-        "generator_blocked": _ratio(waits["generator_blocked"], whole),
+        "trainer_blocked": _share(waits["trainer_blocked"], span),
+        "generator_blocked": _share(waits["generator_blocked"], whole),
         "lost_tasks": len(tasks) - len({t.task for t in trained}),
         "doubled_tasks": sum(count > rules.group_size for count in attempts.values()),
     }
@@ -156,7 +156,7 @@ def overlap(run: Run) -> float:
         return began * x - sums[0][began] - (ended * x - sums[1][ended])
 
     generating = math.fsum(before(end) - before(start) for start, end in steps)
-    return max(0.0, generating) / (run.rules.workers * training)
+    return _share(max(0.0, generating), run.rules.workers * training)
 
 
 def series(run: Run) -> dict[str, list[float]]:
@@ -188,6 +188,11 @@ def _spans(run: Run) -> bool:
 
 def _weighted(trained: list[Trajectory], made: float) -> float:
     return _ratio(math.fsum((t.lag or 0) * t.seconds for t in trained), made)
+
+
+def _share(a: float, b: float) -> float:
+    """A part of a whole; sums in another order may exceed it by a rounding."""
+    return min(1.0, _ratio(a, b))
 
 
 def _ratio(a: float, b: float) -> float:
