@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from labs.batch import TokenBatch
+    from labs.episodes import Episodes
     from labs.policy import Policy
     from labs.step import StepConfig
 
@@ -92,14 +93,11 @@ def run(config: Config, seed: int, progress: Progress | None = None) -> Result:
     import torch
 
     from labs.policy import Policy
-    from labs.step import StepConfig, stages
+    from labs.step import stages
 
     environment = environments["arithmetic"]
-    policy = Policy.uniform(environment)
-    step = StepConfig(estimator=config.estimator, loss=config.loss, loss_agg_mode=config.loss_agg_mode)
-    batch = _batch(config, policy, step)
-    generator = torch.Generator().manual_seed(seed)
-    steps = [(name, done) for name, done in stages(batch, step, generator=generator)]
+    policy, step, batch, _ = _batch(config)
+    steps = list(stages(batch, step, generator=torch.Generator().manual_seed(seed)))
     done = steps[-1][1]
     first, gradient = _loss(done, policy, step, seed)
     moved = Policy.of(environment, policy.logits + config.learning_rate * gradient)
@@ -113,19 +111,13 @@ def run(config: Config, seed: int, progress: Progress | None = None) -> Result:
         progress(1, 1)
     ratio = torch.exp(moved.token_log_probs(done["table_index"]) - done["old_log_probs"]) * done["loss_mask"]
     data = {
-        "tokens": _tokens(done),
+        "tokens": _tokens(done), "loss_first_pass": first, "loss_second_pass": second, "gradient": gradient.tolist(),
         "stages": [{"stage": name, "columns": _fresh(steps, i)} for i, (name, _) in enumerate(steps)],
-        "ratio_after_update": ratio.tolist(),
-        "loss_first_pass": first,
-        "loss_second_pass": second,
-        "gradient": gradient.tolist(),
-        "gradient_second_pass": left.tolist(),
-        "exact_gradient": exact.tolist(),
+        "ratio_after_update": ratio.tolist(), "gradient_second_pass": left.tolist(), "exact_gradient": exact.tolist(),
         "rows": [f"{family}, {stage}" for family in environment.families for stage in environment.stages],
-        "actions": list(environment.actions),
-        "names": rows,
+        "actions": list(environment.actions), "names": rows,
         "teaching": {"batches": config.batches, "share": teaching, "exact": exact_teaching},
-    }
+    }  # fmt: skip
     own = next(row for row in rows if row["name"] == config.estimator and row["kind"] == "estimator")
     norm = float((exact**2).sum() ** 0.5)
     spread = len({round(row["loss"], 12) for row in rows if row["kind"] == "estimator"})
@@ -169,8 +161,18 @@ def _conclusion(changed: float, spread: int, names: int, signal: bool) -> str:
     )
 
 
-def _batch(config: Config, policy: Policy, step: StepConfig) -> TokenBatch:
-    """The six rollouts with the given scores, and every column that any estimator reads."""
+def explained(config: Config, seed: int, number: int) -> Any:
+    """The one update of this run, for `python -m labs explain`."""
+    import torch
+
+    from labs.explain import of_batch
+
+    policy, step, batch, episodes = _batch(config)
+    return of_batch(environments["arithmetic"], batch, step, policy, episodes, torch.Generator().manual_seed(seed))
+
+
+def _batch(config: Config) -> tuple[Policy, StepConfig, TokenBatch, Episodes]:
+    """The six rollouts with the given scores and every column that any estimator reads, and who played them."""
     import torch
 
     from labs.columns import complete
@@ -178,9 +180,12 @@ def _batch(config: Config, policy: Policy, step: StepConfig) -> TokenBatch:
     from labs.enumeration import trajectories
     from labs.environment import Task
     from labs.episodes import pack
-    from labs.step import required
+    from labs.policy import Policy
+    from labs.step import StepConfig, required
 
     environment = environments["arithmetic"]
+    policy = Policy.uniform(environment)
+    step = StepConfig(estimator=config.estimator, loss=config.loss, loss_agg_mode=config.loss_agg_mode)
     known = {tuple(environment.actions[a] for a in t.actions): t for t in trajectories(environment, 4)}
     tasks = [Task(family, (7, 5)) for family, _ in ROLLOUTS]
     names = [f"prompt {'AB'[family == 'difference']}" for family, _ in ROLLOUTS]
@@ -189,7 +194,7 @@ def _batch(config: Config, policy: Policy, step: StepConfig) -> TokenBatch:
     critic = ValueTable(torch.from_numpy(_truth().row_values))
     wanted = set().union(*(required(replace(step, estimator=name)) for name in estimators.sound()))
     rest: dict[str, Any] = {"critic": critic, "environment": environment, "tasks": dict(zip(names, tasks, strict=True))}
-    return complete(batch, sorted(wanted), old=policy, reference=policy, **rest)
+    return policy, step, complete(batch, sorted(wanted), old=policy, reference=policy, **rest), episodes
 
 
 def _truth() -> Any:
@@ -362,13 +367,12 @@ def _losses(result: Result) -> Figure:
     fig, axes = plots.figure(1, 2, height=9.2)
     for ax, kind in zip(axes, ("estimator", "loss"), strict=True):
         rows = [row for row in result.data["names"] if row["kind"] == kind]
-        places = range(len(rows))
         if kind == "estimator":
-            ax.plot([row["loss_of_shared_advantages"] for row in rows], places, "s", ms=9, mfc="none",
+            ax.plot([row["loss_of_shared_advantages"] for row in rows], range(len(rows)), "s", ms=9, mfc="none",
                     color=plots.BLUE, label="advantages held")  # fmt: skip
-        ax.plot([row["loss"] for row in rows], places, "o", ms=6, color=plots.RED,
+        ax.plot([row["loss"] for row in rows], range(len(rows)), "o", ms=6, color=plots.RED,
                 label="own advantages" if kind == "estimator" else "advantages held")  # fmt: skip
-        ax.set_yticks(places, [row["name"] for row in rows], size=10)
+        ax.set_yticks(range(len(rows)), [row["name"] for row in rows], size=10)
         ax.invert_yaxis()
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
         plots.label(ax, f"Other {kind} names", "loss after one update (1)", "")
@@ -380,8 +384,7 @@ def _share(results: Sequence[Result]) -> Figure:
     from labs import plots
 
     fig, axes = plots.figure(height=3.0)
-    shares = [result.data["teaching"]["share"] for result in results]
-    n = results[0].data["teaching"]["batches"]
+    shares, n = [result.data["teaching"]["share"] for result in results], results[0].data["teaching"]["batches"]
     interval = wilson(round(shares[0] * n), n) if len(results) == 1 else t_interval(shares)
     low, high = (interval.value if v is None else v for v in (interval.low, interval.high))
     axes.errorbar([interval.value], [0], xerr=[[interval.value - low], [high - interval.value]], fmt="o", ms=9,

@@ -8,6 +8,7 @@ next, so that every stage is explained in terms of the one before.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,6 +187,30 @@ class Update:
         """The batch after the last stage."""
         *_, (_, batch) = stages(self.batch, self.config, controller=self.controller, generator=self.generator)
         return batch
+
+    def loudest(self) -> tuple[int, int]:
+        """Row and position of the chosen token with the largest |advantage|, the first of several; draws nothing."""
+        again = replace(
+            self,
+            controller=deepcopy(self.controller),
+            generator=None if self.generator is None else self.generator.clone_state(),
+        ).finished()
+        size = again["advantages"].abs() * again["response_mask"]
+        if "place" in again or again.rows != self.batch.rows:
+            return 0, 0
+        return divmod(int(size.argmax()), again.width)
+
+
+def of_batch(
+    environment: Environment,
+    batch: TokenBatch,
+    config: StepConfig,
+    policy: Policy,
+    episodes: Episodes,
+    generator: torch.Generator | None = None,
+) -> Update:
+    """A batch that `policy` sampled and that is ready for the stages."""
+    return Update(batch, config, policy, _axes(environment), episodes, {policy.version: policy}, generator)
 
 
 def of_trainer(trainer: Trainer, number: int) -> Update:

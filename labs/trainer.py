@@ -359,9 +359,7 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 def _optimiser(name: str, parameter: Tensor, rate: float) -> torch.optim.Optimizer:
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[name]
-    made: torch.optim.Optimizer = kind([parameter], lr=rate)
-    return made
+    return torch.optim.SGD([parameter], lr=rate) if name == "sgd" else torch.optim.Adam([parameter], lr=rate)
 
 
 _RATE: dict[str, Any] = {"unit": "1", "low": 0.0, "high": 1.0}

@@ -73,3 +73,37 @@ def test_no_run(tmp_path):
     done = lab("explain", str(tmp_path))
     assert done.returncode == 2
     assert "no folder of a complete run" in done.stderr
+
+
+def test_without_a_place_it_takes_the_token_with_the_largest_advantage(run):
+    done = lab("explain", run, "advantages", "--update", "30")
+    assert done.returncode == 0, done.stderr
+    place = re.search(r"^--at (\d+),(\d+): the token with the largest .advantage. of the batch$", done.stdout, re.M)
+    again = lab("explain", run, "advantages", "--update", "30", "--at", f"{place[1]},{place[2]}")
+    assert done.stdout.split("batch\n\n")[1] == again.stdout.split("30 of 30\n\n")[1]
+    found = evaluate(again.stdout.split("\nadvantage\n")[1].split("\n\n")[0])
+    other = lab("explain", run, "advantages", "--update", "30", "--at", "0,0").stdout
+    assert abs(found) >= abs(evaluate(other.split("\nadvantage\n")[1].split("\n\n")[0]))
+    assert abs(found) > 1
+
+
+def test_a_walkthrough_can_be_explained(tmp_path):
+    lab(
+        "run",
+        "--experiment",
+        "walkthrough",
+        "--results",
+        str(tmp_path),
+        "--no-figures",
+        "--quiet",
+        "--set",
+        "batches=20",
+    )
+    (folder,) = (tmp_path / "walkthrough").iterdir()
+    done = lab("explain", str(folder), "advantages")
+    assert done.returncode == 0, done.stderr
+    assert "update 1 of 1" in done.stdout
+    # Scores 1, 0, 0.5: mean 0.5, standard deviation 0.5 of the sample, epsilon 1e-6.
+    found = evaluate(done.stdout.split("\nadvantage\n")[1].split("\n\n")[0])
+    assert found == pytest.approx(0.5 / (0.5 + 1e-6), abs=1e-6)
+    assert "the run has updates 1 to 1" in lab("explain", str(folder), "--update", "2").stderr

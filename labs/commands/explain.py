@@ -9,8 +9,10 @@ import click
 @click.argument("run")
 @click.argument("column", default="loss_weights")
 @click.option("--update", "number", type=click.IntRange(min=1), default=1, show_default=True, help="Which update.")
-@click.option("--at", "place", default="0,0", show_default=True, help="Row and position of the token, `i,t`.")
-def command(run: str, column: str, number: int, place: str) -> None:
+@click.option(
+    "--at", "place", help="Row and position of the token, `i,t`; by default the one with the largest |advantage|."
+)
+def command(run: str, column: str, number: int, place: str | None) -> None:
     """Explain COLUMN (advantages, token_level_rewards, loss_weights, ...) of one token in the folder RUN.
 
     The run is computed again up to that update from its configuration and seed; nothing is read but `result.json`.
@@ -26,7 +28,7 @@ def command(run: str, column: str, number: int, place: str) -> None:
     from labs.registry import experiments
     from labs.settings import build
 
-    match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", place)
+    match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", place or "0,0")
     if match is None:
         raise InputError(f"--at is {place!r}; it must be row,position, for instance 12,3")
     try:
@@ -43,8 +45,12 @@ def command(run: str, column: str, number: int, place: str) -> None:
         )
     torch.set_num_threads(1)
     config = build(module.Config, settings, f"{run}: ")
-    updates = getattr(config, "updates", number)
+    updates = getattr(config, "updates", 1)
     if number > updates:
         raise InputError(f"--update is {number}; the run has updates 1 to {updates}")
     click.echo(f"{name}, seed {seed}, update {number} of {updates}\n")
-    click.echo(explain(module.explained(config, seed, number), (int(match[1]), int(match[2])), column))
+    update, at = module.explained(config, seed, number), (int(match[1]), int(match[2]))
+    if place is None:
+        at = update.loudest()
+        click.echo(f"--at {at[0]},{at[1]}: the token with the largest |advantage| of the batch\n")
+    click.echo(explain(update, at, column))
