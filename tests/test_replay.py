@@ -169,6 +169,32 @@ def test_a_pipeline(rollout):
     assert [each.name for each in replay.schedules(alone)] == ["own"]
 
 
+@pytest.mark.slow
+def test_a_pipeline_that_trains_is_simulated_again_with_its_decisions():
+    module = experiments["staleness"]
+    run = labs.run("staleness", **module.TINY)
+    assert replay.schedules(run, again=False) == []
+    found = {schedule.name: schedule for schedule in replay.schedules(run)}
+    assert found
+    for name, schedule in found.items():
+        rejected = sum(row["status"] == "rejected" for row in schedule.rows) / len(schedule.rows)
+        (own,) = [
+            row
+            for row in run.data["systems"]
+            if (row["system"], row["denominator"], row["run"]) == (name, "recomputed", 0)
+        ]
+        assert rejected == own["rejected"]
+        assert schedule.seconds / 3600 == pytest.approx(own["hours"])
+        for row in schedule.rows:
+            assert row["steps"][0]["stage"] == "start"
+            assert all(step["log_probability"] <= 0 for step in row["steps"])
+            assert {step["policy_version"] for step in row["steps"]} <= {version for version, _ in row["spans"]}
+            assert row["steps"][-1]["reply"].startswith("[")
+            assert (row["reward"] > 0) <= (row["steps"][-1]["reply"] == "[submitted]")
+    life = "\n".join(terminal.trajectory(schedule, 0))
+    assert "decision 1 at start" in life
+
+
 def test_what_cannot_be_replayed(agent, rollout):
     with pytest.raises(InputError, match="updates 1 to 12"):
         replay.of_update(agent, 13)

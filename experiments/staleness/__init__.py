@@ -284,6 +284,14 @@ def verdict(bests: Sequence[Mapping[str, Any]]) -> str:
     return f"At equal samples and its own best step size uncorrected training {', '.join(parts)}."
 
 
+def simulated(config: Config, seed: int) -> Mapping[str, Any]:
+    """The first run of every system, uncorrected, for `python -m labs replay`."""
+    from experiments.staleness import measures
+
+    own = measures.seeds(seed, config.system_runs)[0]
+    return {name: measures.system(config, rules, "recomputed", own)[1] for name, rules in measures.arms(config).items()}
+
+
 def _system(config: Config, rows: Sequence[Mapping[str, Any]], name: str) -> str:
     own = [row for row in rows if row["system"] == name and row["denominator"] == "recomputed"]
     success = mean([row["curve"]["success"][-1] for row in own])

@@ -12,8 +12,10 @@ from labs.registry import environments
 
 if TYPE_CHECKING:
     from experiments.staleness import Config
+    from labs.async_trainer import AsyncTrainer
     from labs.exact import Array
     from labs.lagged import Lagged
+    from labs.pipeline.accounting import Run
     from labs.pipeline.rules import Rules
 
 #: Rule to words; with one step on a batch the two weights are what decoupled PPO is.
@@ -160,37 +162,11 @@ def arms(config: Config) -> dict[str, Rules]:
 
 def systems(config: Config, seed: int, tick: Callable[[], None]) -> list[dict[str, Any]]:
     """The trainer inside the pipeline: curves in time, samples and updates, and how old what it trained on was."""
-    from labs.async_trainer import AsyncTrainer
-    from labs.correction import RolloutCorrectionConfig
-    from labs.pipeline.model import simulate
-    from labs.pipeline.workload import Workload, lognormal_durations
-    from labs.step import StepConfig
-    from labs.trainer import TrainerConfig
-
-    weights = RolloutCorrectionConfig(rollout_is="sequence", rollout_is_threshold=config.threshold)
     rows = []
     for name, rules in arms(config).items():
         for denominator in DENOMINATORS:
-            step = StepConfig(
-                estimator="grpo_population",
-                loss_agg_mode="seq-mean-token-sum",
-                loss_options={"clip_ratio_low": config.clip, "clip_ratio_high": config.clip},
-                correction=weights if denominator == "proximal" else None,
-            )
-            made = TrainerConfig(
-                step=step, groups_per_update=config.groups_per_update, group_size=config.system_group_size,
-                learning_rate=config.system_learning_rate, verl_metrics=False,
-            )  # fmt: skip
             for run, own in enumerate(seeds(seed, config.system_runs)):
-                work = Workload(
-                    lognormal_durations(
-                        config.groups_per_update * config.system_updates, config.rollout_seconds, 1.0, own,
-                        group_size=config.system_group_size, within=0.5,
-                    ),
-                    group_size=config.system_group_size,
-                )  # fmt: skip
-                learner = AsyncTrainer(environments[config.environment], made, seed=own, denominator=denominator)
-                found = simulate(rules, work, learner)
+                learner, found = system(config, rules, denominator, own)
                 curve, records = learner.curve(), learner.records
                 rows.append(
                     {
@@ -208,6 +184,37 @@ def systems(config: Config, seed: int, tick: Callable[[], None]) -> list[dict[st
                 )  # fmt: skip
             tick()
     return rows
+
+
+def system(config: Config, rules: Rules, denominator: str, seed: int) -> tuple[AsyncTrainer, Run]:
+    """One training run inside the pipeline: the learner, and what the pipeline did."""
+    from labs.async_trainer import AsyncTrainer
+    from labs.correction import RolloutCorrectionConfig
+    from labs.pipeline.model import simulate
+    from labs.pipeline.workload import Workload, lognormal_durations
+    from labs.step import StepConfig
+    from labs.trainer import TrainerConfig
+
+    weights = RolloutCorrectionConfig(rollout_is="sequence", rollout_is_threshold=config.threshold)
+    step = StepConfig(
+        estimator="grpo_population",
+        loss_agg_mode="seq-mean-token-sum",
+        loss_options={"clip_ratio_low": config.clip, "clip_ratio_high": config.clip},
+        correction=weights if denominator == "proximal" else None,
+    )
+    made = TrainerConfig(
+        step=step, groups_per_update=config.groups_per_update, group_size=config.system_group_size,
+        learning_rate=config.system_learning_rate, verl_metrics=False,
+    )  # fmt: skip
+    work = Workload(
+        lognormal_durations(
+            config.groups_per_update * config.system_updates, config.rollout_seconds, 1.0, seed,
+            group_size=config.system_group_size, within=0.5,
+        ),
+        group_size=config.system_group_size,
+    )  # fmt: skip
+    learner = AsyncTrainer(environments[config.environment], made, seed=seed, denominator=denominator)
+    return learner, simulate(rules, work, learner)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -2,6 +2,10 @@
 
 Rows are those of `labs.pipeline.records.Trajectory.row`, wherever a result keeps them: in its data under the name of a
 schedule, or as its trajectories. Training steps are read off the trajectories that they used.
+
+An experiment that trains inside the pipeline stores no rows but defines `simulated(config, seed)`, which gives its
+pipelines by name as `labs.pipeline.model.simulate` does; their rows then also hold the decisions of each trajectory
+under `steps`, each with the version that took it.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labs.experiment import Result
+from labs.registry import experiments
 
 _NEEDED = ("worker", "start", "end", "ingested", "trained", "status", "lag")
 
@@ -34,8 +39,13 @@ class Schedule:
     seconds: float
 
 
-def schedules(result: Result) -> list[Schedule]:
-    """Every pipeline of a result; none where it simulated none."""
+def schedules(result: Result, again: bool = True) -> list[Schedule]:
+    """Every pipeline of a result of one seed; none where it simulated none.
+
+    Args:
+        result: the run.
+        again: compute what it does not store again, where its experiment can.
+    """
     held = {
         name: value["trajectories"]
         for name, value in result.data.items()
@@ -43,7 +53,36 @@ def schedules(result: Result) -> list[Schedule]:
     }
     if not held and _is_pipeline(result.trajectories):
         held = {result.experiment: result.trajectories}
+    if not held and again and result.experiment in experiments:
+        module = experiments[result.experiment]
+        if hasattr(module, "simulated"):
+            from labs.settings import build
+
+            runs = module.simulated(build(module.Config, result.config), result.seed)
+            held = {name: [_lived(each) for each in run.trajectories] for name, run in runs.items()}
     return [_schedule(name, rows) for name, rows in held.items()]
+
+
+def _lived(trajectory: Any) -> dict[str, Any]:
+    """The row of a trajectory, with the decisions of the episode that its learner sampled."""
+    row: dict[str, Any] = trajectory.row()
+    episodes = getattr(trajectory.payload, "episodes", None)
+    if episodes is None:
+        return row
+    environment, at = episodes.environment, trajectory.payload.row
+    task, path = episodes.tasks[at], episodes.path(at)
+    after = [*path.states[1:], path.last]
+    row["steps"] = [
+        {
+            "stage": environment.states[state].stage,
+            "action": environment.actions[action],
+            "log_probability": float(episodes.log_probs[at, i]),
+            "policy_version": int(episodes.versions[at, i]),
+            "reply": f"[{path.end}]" if i == len(path.actions) - 1 else environment.text(task, after[i]),
+        }
+        for i, (state, action) in enumerate(zip(path.states, path.actions, strict=True))
+    ]
+    return row
 
 
 def _is_pipeline(rows: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -126,5 +127,11 @@ def trajectory(schedule: Schedule, number: int) -> Iterator[str]:
         )
     if row["trained"] is not None:
         yield f"  {row['trained']:>12.3f} s  training step {row['update']}, which used it, ends"
+    for i, step in enumerate(row.get("steps") or (), start=1):
+        probability = math.exp(step["log_probability"])
+        yield (
+            f"  decision {i} at {step['stage']}: {step['action']} with probability {probability:.4f}, "
+            f"policy version {step['policy_version']}; {step['reply']}"
+        )
     if row.get("reward") is not None:
         yield f"  reward {row['reward']:g}"

@@ -87,7 +87,8 @@ def _one(schedule: Schedule, glossary: Glossary, lang: str, most: int) -> list[H
     side = tag("ol", *(tag("li", name) for name in names), class_="lanes " + ("few" if high == 22 else "many"),
                aria_hidden="true")  # fmt: skip
     keys = ("zoom_in", "zoom_out", "earlier", "later", "whole", "trajectory", "task", "worker", "start", "finished",
-            "waited", "ingested", "trained", "version", "lag", "status", "update", "none", "keys", "stage")  # fmt: skip
+            "waited", "ingested", "trained", "version", "lag", "status", "update", "none", "keys", "step",
+            "reward")  # fmt: skip
     words = json.dumps({key: ui(key, lang) for key in keys}, ensure_ascii=False, sort_keys=True)
     chart = tag(
         "div",
@@ -154,6 +155,8 @@ def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
 def _short(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 3)
+    if isinstance(value, Mapping):
+        return {key: round(each, 6) if isinstance(each, float) else each for key, each in value.items()}
     return [_short(each) for each in value] if isinstance(value, list) else value
 
 

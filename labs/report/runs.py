@@ -24,8 +24,9 @@ from labs.report.panels import replay_panel
 from labs.report.texts import ui
 from labs.stats import t_interval
 
-#: How many episodes of a source and rollouts of a schedule are shown, the fuller page first.
-EPISODES, ROLLOUTS = (16, 8, 4, 0), (1500, 800, 400, 200)
+#: How many episodes of a source and rollouts of all schedules together are shown, the fuller page first; the third
+#: page has coarse figures too, the last one none.
+EPISODES, ROLLOUTS = (16, 8, 4, 0), (3000, 1000, 400, 200)
 
 
 def report(
@@ -69,7 +70,7 @@ def _panels(results: Sequence[Result], wanted: bool) -> _Panels:
     if len(results) > 1:
         return found
     result = results[0]
-    found.schedules = replay.schedules(result)
+    found.schedules = replay.schedules(result, wanted)
     found.held_out = replay.held_out(result)
     if wanted and replay.able(result.experiment):
         last = int(result.config.get("updates", len(result.metrics)))
@@ -223,7 +224,7 @@ class _Report:
 
         drawn = figures(self.first.experiment, self.results)
         with plots.style():
-            return self._section("figures", drawing.drawn(drawn, self.glossary, self.lang, coarse=self.level > 0))
+            return self._section("figures", drawing.drawn(drawn, self.glossary, self.lang, coarse=self.level > 1))
 
     def _replay(self) -> Section:
         lang, most = self.lang, EPISODES[self.level]
@@ -239,7 +240,8 @@ class _Report:
         return self._section("replay", *said, panel)
 
     def _pipeline(self) -> Section:
-        panel = pipeline_panel(self.panels.schedules, self.glossary, self.lang, ROLLOUTS[self.level])
+        most = ROLLOUTS[self.level] // max(1, len(self.panels.schedules))
+        panel = pipeline_panel(self.panels.schedules, self.glossary, self.lang, most)
         return self._section("pipeline", panel)
 
     def _next(self) -> Section:

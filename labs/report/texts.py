@@ -107,6 +107,7 @@ UI = {
     "end": ("end", "结束"),
     "episodes_of": ("episodes of", "回合来自"),
     "group": ("group", "组"),
+    "reward": ("reward", "奖励"),
     "score": ("score", "分数"),
     "right": ("right", "答对"),
     "wrong": ("wrong", "答错"),

@@ -1,14 +1,15 @@
 """The pages in a real browser."""
 
 import base64
+import math
 
 import pytest
 
 import labs
+from labs import replay
 from labs.compare import Run, compare
 from labs.diagnosis import Examination
-from labs.experiment import Result
-from labs.registry import checks
+from labs.registry import checks, experiments
 from labs.report import comparison_report, diagnosis_report, report
 from tests.test_report import SMALL, STAMP
 
@@ -253,17 +254,19 @@ def test_prints(browser, pages, name):
     assert 1 <= pdf.count(b"/Type /Page\n") <= 20
 
 
-def test_an_async_row_with_steps_opens_its_steps(browser, tmp_path, monkeypatch):
+def test_a_trajectory_of_a_learning_pipeline_opens_its_decisions(browser, tmp_path, monkeypatch):
     monkeypatch.setattr("labs.report.runs.figures", lambda name, results: {})
-    run = labs.run("rollout", tasks=8)
-    steps = [
-        {"observation": {"stage": "start"}, "action": "read"},
-        {"observation": {"stage": "ready"}, "action": "add"},
-    ]
-    row = {**run.trajectories[0], "worker": 0, "steps": steps}
-    result = Result(data={"learning": {"trajectories": [row]}}, experiment="rollout", seed=1, config=run.config)
+    run = labs.run("staleness", **experiments["staleness"].TINY)
     path = tmp_path / "page.html"
-    path.write_bytes(report([result]))
+    path.write_bytes(report([run]))
     browser.open(path)
-    browser.one(".gantt [data-i='0']").click()
-    assert "ready → add" in browser.one(".life").text
+    from selenium.webdriver.common.keys import Keys
+
+    pick = browser.one(".gantt input")
+    pick.send_keys("9", Keys.TAB)
+    (schedule, *_) = replay.schedules(run)
+    life = browser.one(".life").text
+    for step in schedule.rows[9]["steps"]:
+        assert f"{step['stage']} → {step['action']} ({math.exp(step['log_probability']):.4f}, policy version" in life
+        assert step["reply"] in life
+    assert browser.errors() == []

@@ -63,7 +63,11 @@ for (const box of document.querySelectorAll(".gantt")) {
       [words.ingested, s(row.ingested)], [words.trained, s(row.trained)],
       [words.version, row.spans && row.spans.length > 1 ? row.spans.map(([v, t]) => `${v} (${t} s)`).join(", ") : row.start_version],
       [words.lag, row.lag ?? words.none], [words.status, row.status], [words.update, row.update ?? words.none],
-      ...(row.steps ?? []).map((step, n) => [`${n + 1}`, `${step.observation?.stage ?? ""} → ${step.action}`]),
+      ...(row.reward === undefined ? [] : [[words.reward, row.reward]]),
+      ...(row.steps ?? []).map((step, n) => [
+        `${words.step} ${n + 1}`,
+        `${step.stage} → ${step.action} (${Math.exp(step.log_probability).toFixed(4)}, ${words.version} ${step.policy_version}) ${step.reply}`,
+      ]),
     ];
     life.replaceChildren(...facts.map(([head, value]) => {
       const pair = make("div");
