@@ -77,7 +77,7 @@ def _scalars(step: Step) -> Iterator[Finding]:
 
 def reproduce(finding: Finding) -> dict[str, Any] | None:
     """The same charge in a training of the lab."""
-    return {"experiment": "train", "set": {"use_kl_in_reward": True, "kl_coef": 1.0, "reference_refresh": None}}
+    return {"experiment": "train", "set": {"use_kl_in_reward": True, "kl_coef": 1.0}}
 
 
 def _charged(coefficient: float, **settings: Any) -> list[Step]:
