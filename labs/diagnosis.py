@@ -151,15 +151,15 @@ class Examination:
             self._keep(finding.check or "file", finding, step.step)
         for note in step.notes:
             self._notes.setdefault(re.sub(r"\d+", "#", note), (note, []))[1].append(step.step)
-        if not (step.rows or step.scalars or not step.found):
-            return
+        if not (step.rows or step.scalars) and (step.found or step.format == "file"):
+            return  # only words about files
         made = self._made
         made.steps += 1
         made.rows += step.rows
         made.formats[step.format] = made.formats.get(step.format, 0) + 1
         self._sources.add(step.source)
         self.names.update(step.columns, step.scalars, step.facts)
-        key = (step.format, step.facts.get("run"), bool(step.facts.get("validation")))
+        key = (step.format, step.facts.get("origin"), step.facts.get("run"), bool(step.facts.get("validation")))
         memories = self._memory.setdefault(key, {})
         for name, module in self._checks.items():
             if any(step.has(*needs) for needs in module.NEEDS):

@@ -96,7 +96,8 @@ class Step:
         scalars: logged numbers under verl's names (`critic/advantages/max`); other libraries' names stand as logged.
         facts: what the file or the user states: `n` (group size), `estimator`, `loss_mode`, `max_response_length`,
             `beta`, `actions` (size of the action space), `validation` (True when it is not training data),
-            `loss_agg_mode`, `eos` and `pad` (token ids), `overlong_buffer`, `max_lag`, `kl_loss_type`.
+            `loss_agg_mode`, `eos` and `pad` (token ids), `overlong_buffer`, `max_lag`, `kl_loss_type`; from the reader
+            `origin` and `run` (which run the step belongs to), `current_version` and `grouped_by`.
         lines: the line of each row in its file, from 1.
         found: what the reader itself found wrong with the file.
         notes: what the reader assumed or left out, and what the user may state, in sentences.

@@ -75,30 +75,45 @@ def read(
 ) -> Iterator[Step]:
     """The steps of all files, in the order of their numbers; what is wrong with a file comes with its last step.
 
-    A file among several that cannot be read becomes a finding; a file of a folder in an unknown format a note.
+    Every step says in the fact `origin` which run it belongs to: files of rows in one folder are steps of one run, a
+    log is a run of its own. A file among several that cannot be read becomes a finding; a file of a folder in an
+    unknown format a note.
 
     Raises:
         InputError: nothing can be read at all.
     """
-    files = expand(paths)
-    sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path, _ in files]
+    files = [
+        (file, named, path if os.path.isdir(path) else os.path.dirname(path))
+        for path in paths
+        for file, named in expand([path])
+    ]
+    sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path, _, _ in files]
     first: InputError | None = None
     passed: list[Finding] = []
+    unknown: list[str] = []
     yielded = False
-    for i, (path, named) in enumerate(files):
+    for i, (path, named, origin) in enumerate(files):
         report = _report(progress, sum(sizes[:i]), sum(sizes)) if progress is not None else None
         try:
             for step in _steps(path, facts or {}, report):
                 yielded = True
+                whole = step.format == "lab_run" or not step.rows
+                step.facts.setdefault("origin", path if whole else origin)
                 yield step
         except InputError as error:
             first = first or error
             if named or "no format" not in str(error):
                 passed.append(_unread(path, str(error)))
+            else:
+                unknown.append(path)
     if first is not None and not yielded:
         raise first
-    if passed:
-        yield Step(source=str(passed[0].where.file), format="file", found=passed)
+    notes = []
+    if unknown:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        notes = [f"in no format that the lab reads: {', '.join(unknown[:3])}{more}"]
+    if passed or notes:
+        yield Step(source="", format="file", found=passed, notes=notes)
 
 
 def unlocks(formats: Iterable[str], unchecked: Iterable[str], there: Container[str] = ()) -> dict[str, list[str]]:

@@ -113,10 +113,11 @@ def test_runs_formats_and_splits_do_not_share_memory(fakes: Fakes) -> None:
         return iter(())
 
     fakes["counts"] = make("C1", check, "loss", finish=finish)
-    other = [scalars(i, loss=0.0) for i in (1, 2, 3)]
+    other = [scalars(i, loss=0.0) for i in (1, 2, 3, 4)]
+    other[3].facts["origin"] = "elsewhere"
     other[0].facts["run"], other[1].format, other[2].facts["validation"] = "b", "g", True
     diagnose([scalars(1, loss=0.0), *other, scalars(2, loss=0.0)])
-    assert sorted(seen) == [1, 1, 1, 2]
+    assert sorted(seen) == [1, 1, 1, 1, 2]
 
 
 def test_a_check_that_breaks_is_named_and_the_others_go_on(fakes: Fakes) -> None:

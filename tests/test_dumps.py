@@ -16,7 +16,7 @@ from labs.evidence import Step
 from labs.reading import expand, read, reader_of
 from labs.registry import dumps
 from labs.sources import Source
-from tests.dump_examples import CSV, EXAMPLES, VERL_LINE, jsonl, legacy_rows, npz, text, v1_rows
+from tests.dump_examples import CSV, EXAMPLES, METRICS, VERL_LINE, jsonl, legacy_rows, npz, text, v1_rows
 
 
 def steps(path: Path | str, **facts: Any) -> list[Step]:
@@ -104,7 +104,9 @@ def test_a_folder_of_steps_in_the_order_of_numbers(tmp_path: Path) -> None:
         jsonl(tmp_path / f"{number}.jsonl", v1_rows(step=number))
     (tmp_path / "figure.png").write_bytes(b"x")
     (tmp_path / "notes.log").write_text("nothing of use\n")
-    assert [step.step for step in steps(tmp_path)] == [9, 10, 100]
+    *made, words = steps(tmp_path)
+    assert [step.step for step in made] == [9, 10, 100]
+    assert "notes.log" in words.notes[0]
     assert [name for _, name in expand([str(tmp_path)])] == [False] * 4
 
 
@@ -231,6 +233,18 @@ def test_metrics(tmp_path: Path) -> None:
     history, evaluation = steps(EXAMPLES["trainer_state"][1](tmp_path / "s.json"))
     assert history.scalars == {"loss": 0.0, "kl": 0.1}
     assert evaluation.facts["validation"]
+
+
+def test_steps_say_which_run_they_belong_to(tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        (tmp_path / run).mkdir()
+        for number in (1, 2):
+            jsonl(tmp_path / run / f"{number}.jsonl", v1_rows(number))
+        jsonl(tmp_path / f"{run}.log", METRICS)
+    files = [str(tmp_path / "a" / "1.jsonl"), str(tmp_path / "a" / "2.jsonl"), str(tmp_path / "b")]
+    logs = [str(tmp_path / "a.log"), str(tmp_path / "b.log")]
+    origins = [step.facts["origin"] for step in read([*files, *logs])]
+    assert origins == [str(tmp_path / "a")] * 2 + [str(tmp_path / "b")] * 2 + [logs[0]] * 2 + [logs[1]] * 2
 
 
 def test_csv_runs_do_not_mix(tmp_path: Path) -> None:
