@@ -221,3 +221,17 @@ def test_openrlhf_values_are_capped_on_both_sides():
     assert kl.openrlhf_approx_kl(x, ref).tolist() == [[-10, 10]]
     assert kl.openrlhf_approx_kl(x, ref, kl_estimator="k2").tolist() == [[10, 10]]
     assert kl.openrlhf_approx_kl(x, ref, kl_estimator="k3").tolist() == [[10, 10]]
+
+
+def test_a_horizon_of_one_row_is_a_horizon():
+    controller = kl.get_kl_controller({"type": "adaptive", "kl_coef": 0.5, "target_kl": 1.0, "horizon": 1})
+    controller.update(current_kl=1.1, n_steps=1)
+    assert controller.value == pytest.approx(0.55)
+
+
+def test_torchrl_weighs_with_one_by_default():
+    generator = torch.Generator().manual_seed(3)
+    logps, ref_logps = -torch.rand((2, 3, 4), generator=generator)
+    weighed, plain = kl.torchrl_kl_to_ref(logps, ref_logps, torch.ones(3, 4))
+    assert torch.equal(weighed, plain)
+    assert float(plain) > 0
