@@ -1,6 +1,7 @@
 """`labs simulate`: the report, what it writes, and what it refuses."""
 
 import json
+import random
 import subprocess
 import sys
 from itertools import pairwise
@@ -10,8 +11,10 @@ import pytest
 from experiments import pipeline
 from experiments.pipeline import setup
 from labs import timelines
+from labs.errors import InputError
 from labs.experiment import execute
 from labs.pipeline import catalogue
+from labs.pipeline.rules import CHOICES
 from labs.pipeline.told import SECTIONS
 from labs.settings import build
 from tests.command_line import environment, run
@@ -229,3 +232,40 @@ def test_the_parts_of_a_rollout_fill_it():
         assert sum(end - begin for _, begin, end in parts) == pytest.approx(sum(s for _, s in row["spans"]))
         several += len(parts) > 1
     assert several
+
+
+def drawn(generator):
+    """Settings that a user might combine, sensible or not."""
+    pick = generator.choice
+    settings = {
+        "system": pick(catalogue.names()), "tasks": pick([1, 2, 7, 40]), "workers": pick([1, 3, 8, 50]),
+        "batch_size": pick([1, 3, 8]), "group_size": pick([1, 1, 3]), "training_seconds": pick([0.0, 1.0, 7.0]),
+        "sync_seconds": pick([0.0, 0.5]), "sigma": pick([0.0, 1.0, 2.5]), "straggler_factor": pick([0.0, 1.0, 5.0]),
+        "cap": pick([None, 4.0]), "success": pick([(), (0.0, 1.0)]), "mean_time_to_failure": pick([None, None, 15.0]),
+        "evaluation_every": pick([0, 2]), "evaluation_seconds": 2.0, "frontier": False,
+    }  # fmt: skip
+    for name, words in CHOICES.items():
+        if generator.random() < 0.2:
+            settings[name] = pick(words)
+    for name, values in {"max_policy_lag": [0, 1, 5], "steps_per_sync": [1, 3], "queue_batches": [0.0, 1.0]}.items():
+        if generator.random() < 0.3:
+            settings[name] = pick(values)
+    return settings
+
+
+def test_whatever_is_combined_runs_within_its_ranges_or_is_refused_with_a_sentence():
+    generator, ran = random.Random(3), 0
+    metrics = {metric.name: metric for metric in pipeline.METRICS}
+    for _ in range(120):
+        settings = drawn(generator)
+        try:
+            found = execute("pipeline", build(pipeline.Config, settings), 7)
+        except InputError as error:
+            assert "\n" not in str(error)
+            continue
+        ran += 1
+        assert all(metrics[name].holds(value) for name, value in found.data["measures"].items()), settings
+        for shares in found.data["time_budget"].values():
+            assert not shares or sum(shares.values()) == pytest.approx(1)
+        assert "NaN" not in json.dumps(found.document()), settings
+    assert 60 < ran < 120
