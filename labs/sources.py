@@ -255,7 +255,11 @@ class Source:
                 return rows[0] if rows and isinstance(rows[0], dict) else {}
             except (ValueError, RecursionError):
                 return {}
-        for line in text.split("\n")[:200]:
+        lines = text.split("\n")[:200]
+        if text.startswith("{") and len(lines) == 1 and len(self.head) == _HEAD:  # a first row that is longer than that
+            with self.open() as stream:
+                lines = [_text(stream.readline(LONGEST_LINE))]
+        for line in lines:
             line = line.strip("\ufeff \t\r\n\0")
             try:
                 row = json.JSONDecoder().raw_decode(line)[0] if line.startswith("{") else None

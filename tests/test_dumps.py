@@ -126,6 +126,13 @@ def test_broken_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
     assert made[-1].rows == 0
 
 
+def test_rows_of_half_a_megabyte(tmp_path: Path) -> None:
+    rows = [{**row, "output": row["output"] * 40_000} for row in v1_rows(prompts=1)]
+    (step,) = steps(jsonl(tmp_path / "x.jsonl", rows))
+    assert step.rows == 4
+    assert step.columns["characters"].min() > 500_000
+
+
 def test_missing_columns_numbers_that_are_none_and_null(tmp_path: Path) -> None:
     rows = v1_rows()
     del rows[2]["output"]
