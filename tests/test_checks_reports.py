@@ -1,4 +1,4 @@
-"""Small inputs made after what practitioners report: groups, advantages and masks, each with the words and numbers that a finding must hold."""
+"""Small inputs made after reports on groups, advantages and masks, each with the words a finding must hold."""
 
 from __future__ import annotations
 
