@@ -24,6 +24,14 @@ REINFORCE = {"loss": "reinforce", "loss_agg_mode": "seq-mean-token-sum"}
 VERL = {"loss": "vanilla", "loss_agg_mode": "token-mean"}
 
 
+#: Tried by default, one of each kind: per group, whitened over the batch; the slow tests try every estimator.
+QUICK = ("rloo", "grpo", "reinforce_plus_plus")
+
+
+def some(names):
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     torch.set_num_threads(1)
@@ -47,7 +55,7 @@ def check(environment, policy, config, *, group_size, groups=2, **policies):
     return found
 
 
-@pytest.mark.parametrize("name", list(estimators))
+@pytest.mark.parametrize("name", some(estimators))
 def test_every_estimator_is_brute_force_at_two(name):
     check(TINY, policy_for(TINY), StepConfig(estimator=name, **VERL), group_size=2)
 
@@ -57,11 +65,13 @@ def test_fixed_denominators_by_brute_force(name):
     check(TINY, policy_for(TINY), StepConfig(estimator=name, **REINFORCE), group_size=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rloo", "grpo", "opo", "gpg", "reinforce_plus_plus", "optimal_token_baseline"])
 def test_three_of_a_group_by_brute_force(name):
     check(TINY, policy_for(TINY, 1), StepConfig(estimator=name, **VERL), group_size=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "reinforce_plus_plus_baseline"])
 def test_three_groups_of_two_families_by_brute_force(name):
     found = check(TINY, policy_for(TINY, 2), StepConfig(estimator=name, **VERL), group_size=2, groups=3)
@@ -71,11 +81,13 @@ def test_three_groups_of_two_families_by_brute_force(name):
     np.testing.assert_allclose(found.truth[1], whole.truth[1] * 2 / 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
 def test_other_aggregations_by_brute_force(mode):
     check(TINY, policy_for(TINY), StepConfig(estimator="rloo", loss="vanilla", loss_agg_mode=mode), group_size=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "policies"),
     [
@@ -104,6 +116,7 @@ def test_losses_kl_and_corrections_by_brute_force(change, policies):
     check(TINY, policy_for(TINY), config, group_size=2, **near)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["zero", "mask", "drop"])
 def test_truncation_by_brute_force(rule):
     environment = replace(environments["arithmetic"], families={"sum": environments["arithmetic"].families["sum"]})
@@ -116,6 +129,7 @@ def test_truncation_by_brute_force(rule):
         check(environment, policy_for(environment), config, group_size=2, groups=1, max_steps=2)
 
 
+@pytest.mark.slow
 def test_arithmetic_by_brute_force():
     one = replace(environments["arithmetic"], families={"sum": environments["arithmetic"].families["sum"]})
     check(one, policy_for(one), StepConfig(estimator="grpo", **VERL), group_size=2, groups=1)
@@ -143,7 +157,7 @@ BIAS = {
 }
 
 
-@pytest.mark.parametrize("name", list(estimators))
+@pytest.mark.parametrize("name", some(estimators))
 def test_declared_unbiased_is_proven_and_every_bias_recorded(name):
     declared = estimators[name].meta["properties"]
     for environment in (environments["arithmetic"], environments["arithmetic3"]):
@@ -172,6 +186,7 @@ def test_leave_one_out_is_unbiased_and_the_mean_with_self_scales(seed, n, spread
     np.testing.assert_allclose(centred.covariance, ((n - 1) / n) ** 2 * rloo.covariance, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings_", "n"),
     [("grpo", VERL, 4), ("gae", REINFORCE, 4), ("reinforce_plus_plus", VERL, 6), ("gpg", VERL, 5)],
@@ -201,7 +216,7 @@ def test_random_tools_are_in_the_expectation():
         moments(environment, policy, StepConfig(estimator="remax", **REINFORCE), group_size=4)
 
 
-@pytest.mark.parametrize("name", [n for n in estimators if "optimal_token_baseline" not in n])
+@pytest.mark.parametrize("name", some(n for n in estimators if "optimal_token_baseline" not in n))
 def test_sixteen_of_a_group_are_exact(name):
     environment = environments["arithmetic"]
     words = how(environment, policy_for(environment), StepConfig(estimator=name, **REINFORCE))
@@ -209,6 +224,7 @@ def test_sixteen_of_a_group_are_exact(name):
     assert int(words.partition("(")[2].partition(" ")[0]) <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "gae", "gdpo", "reinforce_plus_plus_baseline"])
 def test_sixteen_of_a_group_in_five_seconds(name):
     environment = environments["arithmetic"]
@@ -218,6 +234,7 @@ def test_sixteen_of_a_group_in_five_seconds(name):
     assert found.exact
 
 
+@pytest.mark.slow
 def test_twelve_groups_of_sixteen_under_whitening_in_five_seconds():
     environment = environments["arithmetic"]
     policy, config = policy_for(environment), StepConfig(estimator="reinforce_plus_plus", **REINFORCE)
@@ -234,6 +251,7 @@ def test_twelve_groups_of_sixteen_under_whitening_in_five_seconds():
     assert 1 - found.cosine < 1 - few.cosine
 
 
+@pytest.mark.slow
 def test_too_many_batches_are_sampled_and_say_so():
     environment = environments["arithmetic"]
     policy, config = policy_for(environment), StepConfig(estimator="optimal_token_baseline", **REINFORCE)
@@ -248,6 +266,7 @@ def test_too_many_batches_are_sampled_and_say_so():
     assert "13 coupling classes" in words
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_tied_as_a_whole():
     environment = environments["arithmetic"]
     policy, behaviour = policy_for(environment), policy_for(environment, 1)
