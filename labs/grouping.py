@@ -81,6 +81,17 @@ def mean_std(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.mean(dim=1, keepdim=True), bessel_std(x)
 
 
+def spread(scores: Tensor, response_mask: Tensor) -> Tensor:
+    """`scores[:, None] * response_mask`, `[B]` to `[B, T]`, in the bits of that product.
+
+    An integer mask is converted first: a product of two dtypes takes half as long again.
+    """
+    column = scores.unsqueeze(-1)
+    if response_mask.is_floating_point():
+        return column * response_mask
+    return response_mask.to(column.dtype).mul_(column)
+
+
 def expect(response_mask: Tensor, *, rows: Sequence[tuple[str, Any]] = (), **tokens: Tensor | None) -> None:
     """Check that columns belong to one batch: `tokens` are floating `[B, T]` like the mask, `rows` hold B entries.
 

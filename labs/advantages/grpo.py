@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labs.grouping import expect, map_groups, mean_std
+from labs.grouping import expect, map_groups, mean_std, spread
 from labs.properties import Properties
 from labs.registry import estimators
 
@@ -72,5 +72,5 @@ def grpo(
         centred = scores - mean
         return centred / (std + epsilon) if norm_adv_by_std_in_grpo else centred
 
-    advantages = map_groups(rule, index, token_level_rewards.sum(dim=-1)).unsqueeze(-1) * response_mask
+    advantages = spread(map_groups(rule, index, token_level_rewards.sum(dim=-1)), response_mask)
     return advantages, advantages

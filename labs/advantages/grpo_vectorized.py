@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from labs.errors import ShapeError
-from labs.grouping import expect
+from labs.grouping import expect, spread
 from labs.masked import as_torch_index, group_mean_std
 from labs.properties import Properties
 from labs.registry import estimators
@@ -74,5 +74,5 @@ def grpo_vectorized(
     scores = scores - mean[groups]
     if norm_adv_by_std_in_grpo:
         scores = scores / (std[groups] + epsilon)
-    advantages = scores.unsqueeze(-1) * response_mask
+    advantages = spread(scores, response_mask)
     return advantages, advantages

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labs.grouping import expect, group_ids
+from labs.grouping import expect, group_ids, spread
 from labs.properties import Properties
 from labs.registry import estimators
 
@@ -64,5 +64,5 @@ def rloo_vectorized(
     count = torch.bincount(groups)[groups].to(scores.dtype)
     totals = torch.zeros_like(scores).index_add(0, groups, scores)
     apart = (count * scores - totals[groups]) / (count - 1).clamp(min=1) * (count > 1)
-    advantages = apart.unsqueeze(-1) * response_mask
+    advantages = spread(apart, response_mask)
     return advantages, advantages
