@@ -70,6 +70,7 @@ class TestSize:
         one, four = (build(groups.Config, {"budget": b, "large": 2}) for b in (8, 32))
         assert measures.noise(four, 2, 1.0) == pytest.approx(2 * measures.noise(one, 2, 1.0), rel=1e-9)
 
+    @pytest.mark.slow
     def test_the_ratio_of_the_headline_from_the_variance_of_leave_one_out(self):
         # One parameter direction at a time: with A = n/(n-1) (R - mean), E[g] is the same at every n, and the variance
         # of groups of n at a fixed number of rows is a + b / (n - 1); three sizes must lie on one such line.
@@ -109,6 +110,7 @@ class TestIds:
         assert found["ids of the neighbour"]["scale_easy"] == pytest.approx(3 / 4, abs=1e-12)
         assert found["an id for each row"]["scale_easy"] == pytest.approx(1, abs=1e-12)
 
+    @pytest.mark.slow
     def test_labels_that_look_like_one_number_are_one_group_to_the_vectorised_entry(self):
         merged, kept = ids("grpo_vectorized"), ids("grpo")
         assert merged["'7' and '07'"]["noise"] == pytest.approx(merged["one id for all"]["noise"], rel=1e-5)
