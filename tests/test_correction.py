@@ -1,5 +1,6 @@
 """Rollout correction against loops, its declared ranges, presets, and what it refuses."""
 
+import inspect
 import math
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from labs import correction
 from labs.batch import TokenBatch
+from labs.correction.presets import PRESETS
 from labs.correction.thresholds import parse_is_threshold, parse_rs_thresholds
 from labs.errors import InputError
 from tests import reference_correction as loops
@@ -288,3 +290,51 @@ def test_effective_sample_size_of_tiny_weights_has_the_floor_in_it():
     rollout = old - math.log(1e-8)
     _, _, metrics = run(old, rollout, torch.ones(1, 2).long(), "token")
     assert metrics["rollout_corr/rollout_is_eff_sample_size"] == pytest.approx(4, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_a_preset_keeps_the_thresholds_it_is_given(name):
+    lower = {"threshold_lower": 0.25}
+    given = {"threshold": 3.0, "is_threshold": 4.0, "rs_threshold": 0.75, **lower}
+    taken = {n: given[n] for n in inspect.signature(PRESETS[name]).parameters}
+    config = PRESETS[name](**taken)
+    if "threshold_lower" in taken:
+        assert config.rollout_is_threshold == "0.25_3.0"
+    elif taken.keys() & {"threshold", "is_threshold"}:
+        assert config.rollout_is_threshold == taken.get("threshold", taken.get("is_threshold"))
+    if "rs_threshold" in taken:
+        assert config.rollout_rs_threshold == 0.75
+
+
+IS, RS = "rollout_is_threshold", "rollout_rs_threshold of"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: parse_is_threshold(0), f"{IS} is '0'; bounds must be above 0"),
+        (lambda: parse_is_threshold(" -1 "), f"{IS} is ' -1 '; bounds must be above 0"),
+        (lambda: parse_is_threshold("x"), f"{IS} is 'x'; it takes a number, or 'lo_hi' where a window is meant"),
+        (lambda: parse_is_threshold("0_2"), f"{IS} is '0_2'; bounds must be above 0"),
+        (lambda: parse_is_threshold("1_y"), f"{IS} is '1_y'; it takes a number, or 'lo_hi' where a window is meant"),
+        (lambda: parse_is_threshold("1_2_3"), f"{IS} is '1_2_3'; a window has one '_' between its two bounds"),
+        (
+            lambda: parse_is_threshold("5_2"),
+            f"{IS} is '5_2', the window [5, 2]; its lower bound exceeds the upper",
+        ),
+        (lambda: parse_rs_thresholds(["seq_sum_k1"], "0"), f"{RS} seq_sum_k1 is '0'; bounds must be above 0"),
+        (
+            lambda: parse_rs_thresholds(["seq_sum_k1"], 0.5),
+            f"{RS} seq_sum_k1 is '0.5', the window [2, 0.5]; its lower bound exceeds the upper",
+        ),
+        (lambda: parse_rs_thresholds(["token_k3"], "-2"), f"{RS} token_k3 is '-2'; bounds must be above 0"),
+        (
+            lambda: parse_rs_thresholds(["token_k2"], "1_2"),
+            f"{RS} token_k2 is '1_2'; k2 and k3 take one upper bound, without '_'",
+        ),
+    ],
+)
+def test_a_refused_threshold_is_named_and_shown(call, said):
+    with pytest.raises(InputError) as caught:
+        call()
+    assert str(caught.value) == said
