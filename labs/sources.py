@@ -249,13 +249,7 @@ class Source:
     def first(self) -> dict[str, Any]:
         """The first object among the first lines of JSON Lines; empty when there is none."""
         text = _text(self.head)
-        if text.startswith("[") and len(self.head) < _HEAD:
-            try:
-                rows = json.loads(text)
-                return rows[0] if rows and isinstance(rows[0], dict) else {}
-            except (ValueError, RecursionError):
-                return {}
-        lines = text.split("\n")[:200]
+        lines = [text[1:].lstrip()] if text.startswith("[") else text.split("\n")[:200]
         if text.startswith("{") and len(lines) == 1 and len(self.head) == _HEAD:  # a first row that is longer than that
             with self.open() as stream:
                 lines = [_text(stream.readline(LONGEST_LINE))]

@@ -126,6 +126,11 @@ def test_broken_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
     assert made[-1].rows == 0
 
 
+def test_one_array_of_rows(tmp_path: Path) -> None:
+    (step,) = steps(text(json.dumps(v1_rows(prompts=900), indent=1))(tmp_path / "x.json"))
+    assert step.rows == 3600
+
+
 def test_rows_of_half_a_megabyte(tmp_path: Path) -> None:
     rows = [{**row, "output": row["output"] * 40_000} for row in v1_rows(prompts=1)]
     (step,) = steps(jsonl(tmp_path / "x.jsonl", rows))
