@@ -7,6 +7,8 @@ An experiment is a file `experiments/<name>.py`: its docstring asks the question
 - `run(config, seed, progress=None) -> Result`; `progress(done, total)` may be called as often as it likes;
 - `figures(results) -> {name: matplotlib figure}` from the results of one or several seeds of one configuration; it
   reads `data` and `metrics` only, so that figures can be drawn again from what is stored;
+- optionally `explained(config, seed, number)`, one update of a run as `labs.explain` takes it, and `simulated(config,
+  seed)`, the pipelines of a run that stores no trajectories: a replay and a report compute both again;
 - optionally `TINY`, settings that make it finish in a fraction of a second for tests, and `CHANGES`, for each
   setting another value that must change some output.
 """

@@ -109,7 +109,7 @@ def test_a_large_pipeline_stays_small():
     panel = pipeline_panel(both, glossary, "en")
     assert len(panel) < 700_000
     root = check(page("T", [Section(id="pipeline", title="P", body=panel), glossary.section()]))
-    assert "The first 1,500 of 30,000" in words(root)
+    assert "Drawn are 1,500 of 30,000 trajectories, by 32 of 50 workers." in words(root)
     assert len([rect for rect in root.iter("rect") if rect.get("data-i")]) == 1500
     (area,) = [svg for svg in root.iter("svg") if svg.get("class") == "area"]
     assert "32 workers" in area.get("aria-label")

@@ -99,11 +99,8 @@ def _one(schedule: Schedule, glossary: Glossary, lang: str, most: int) -> list[H
         data_words=words,
         data_rows=json.dumps([_kept(row) for row in rows], separators=(",", ":")),
     )
-    note = (
-        []
-        if all_shown
-        else [tag("p", ui("pipeline_part", lang, shown=f"{len(rows):,}", all=f"{len(schedule.rows):,}"))]
-    )
+    part = {"shown": f"{len(rows):,}", "all": f"{len(schedule.rows):,}", "lanes": lanes, "workers": schedule.workers}
+    note = [] if all_shown else [tag("p", ui("pipeline_part", lang, **part))]
     return [chart, *note, _table(schedule, rows, glossary, lang)]
 
 

@@ -132,8 +132,8 @@ UI = {
         "谁在何时做了什么，单位为模拟秒。颜色表示滞后；空心条表示被丢弃。",
     ),
     "pipeline_part": (
-        "The first {shown} of {all} trajectories are drawn.",
-        "画出前 {shown} 条轨迹，共 {all} 条。",
+        "Drawn are {shown} of {all} trajectories, by {lanes} of {workers} workers.",
+        "画出 {all} 条轨迹中的 {shown} 条，{workers} 个 worker 中的 {lanes} 个。",
     ),
     "trajectory": ("trajectory", "轨迹"),
     "trajectories": ("Trajectories", "轨迹"),
