@@ -281,7 +281,7 @@ def _summary(config: Config, before: Any, after: Any, last: Any) -> list[str]:
     """The five lines a person reads."""
     low, high = after["success_interval"]
     equal = last["all_wrong_groups"] + last["all_right_groups"]
-    costs = " (in the others costs differ)" if last["zero_advantage_groups"] < equal else ""
+    costs = " (equal answers can differ in cost)" if last["zero_advantage_groups"] < equal else ""
     share = f"{config.updates} updates, {last['train_success_rate']:.4f} right in the last"
 
     def change(key: str) -> str:

@@ -159,7 +159,7 @@ class TestFigures:
         result = labs.run("agent", environment="routes", updates=2, evaluation_episodes=2)
         last = result.metrics[-1]
         assert last["zero_advantage_groups"] < last["all_wrong_groups"] + last["all_right_groups"]
-        assert result.summary[-1].endswith("teach nothing (in the others costs differ)")
+        assert result.summary[-1].endswith("teach nothing (equal answers can differ in cost)")
 
     def test_shares_of_groups_add_up(self, seven):
         for row in seven.metrics:
