@@ -137,3 +137,9 @@ def test_mixed_dtypes_promote_as_in_verl():
     assert advantages.dtype == returns.dtype == torch.float64
     advantages, returns = estimators["reinforce_plus_plus"](rewards, mask.double(), {"gamma": 1.0})
     assert advantages.dtype == returns.dtype == torch.float64
+
+
+def test_a_config_without_gamma_means_one():
+    given = {"token_level_rewards": torch.ones(4, 3), "response_mask": torch.ones(4, 3)}
+    found, wanted = (estimators["reinforce_plus_plus"](**given, config=c)[1] for c in ({}, {"gamma": 1.0}))
+    assert torch.equal(found, wanted)

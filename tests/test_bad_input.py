@@ -82,9 +82,3 @@ def test_aggregation_and_kl_take_tensors_of_one_shape():
 def test_seeds_from_python(seeds, said):
     with pytest.raises(InputError, match=said):
         labs.run("agent", seeds=seeds, updates=1)
-
-
-def test_a_config_without_gamma_means_one():
-    given = {n: COLUMNS[n] for n in ("token_level_rewards", "response_mask")}
-    found, wanted = (estimators["reinforce_plus_plus"](**given, config=c)[1] for c in ({}, {"gamma": 1.0}))
-    assert torch.equal(found, wanted)
