@@ -28,8 +28,8 @@ _COUNTS = {"responses", "prompts", "versions", "token_ids", "position_ids"}
 _WHOLE = {"session", "index", "version"}
 _MASKS = {"response_mask", "loss_mask", "attention_mask"}
 
-#: What `convert` makes of one record: the step it belongs to (None: the file's name says) and its columns.
-Converted = tuple[int | None, dict[str, Any]]
+#: What `convert` makes of one record: the step as the file states it (None: the file's name says) and its columns.
+Converted = tuple[Any, dict[str, Any]]
 
 
 class Rows:
@@ -97,8 +97,12 @@ def gather(
         converted = convert(record)
         if converted is None:
             continue
-        number, row = converted
-        number = source.number if number is None else number
+        stated, row = converted
+        number = step_number(stated)
+        if number is None:
+            number = source.number
+            if stated is not None:
+                source.faults.add("number", line)
         if number in closed and number != last:
             source.faults.add("order", line)
         if held > BUDGET:  # the step of this row may still grow; all others go
@@ -162,7 +166,7 @@ def columns(
             made[name] = ragged([v or () for v in column], name)
         elif (count := sum(map(_number, there))) * 2 > len(there) or name == "score":
             made[name] = np.array(
-                column if name in _WHOLE and set(map(type, column)) == {int} else [*map(_float, column)]
+                column if name in _WHOLE and set(map(type, column)) == {int} else [*map(to_float, column)]
             )
             odd = () if count == len(there) or faults is None else zip(lines, column, strict=True)
             for line, value in odd:
@@ -179,7 +183,7 @@ def ragged(rows: Sequence[Sequence[Any]], name: str) -> NDArray[Any]:
     whole = name in _COUNTS or name in _MASKS
     out = np.zeros((len(rows), width), dtype=np.int64 if whole else np.float64)
     for i, row in enumerate(rows):
-        values = [_float(v) for v in row]
+        values = [to_float(v) for v in row]
         if whole and not all(map(np.isfinite, values)):
             out = out.astype(np.float64)
             whole = False
@@ -187,11 +191,26 @@ def ragged(rows: Sequence[Sequence[Any]], name: str) -> NDArray[Any]:
     return out
 
 
+def step_number(value: Any) -> int | None:
+    """A step as the file states it: a whole number of 64 bits, also as decimal text; None for everything else.
+
+    >>> step_number(7.0), step_number("12"), step_number(float("inf")), step_number(True), step_number(10**30)
+    (7, 12, None, None, None)
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
+        return None
+    return int(value)
+
+
 def _number(value: Any) -> bool:
     return type(value) in _SIMPLE  # JSON and torch yield no subclasses; this runs for every value of every row
 
 
-def _float(value: Any) -> float:
+def to_float(value: Any) -> float:
+    """The number, also as text; NaN for everything else."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -249,5 +268,5 @@ def metric_step(source: Source, form: str, number: int | None, values: Mapping[s
     scalars = {}
     for name, value in values.items():
         if isinstance(value, int | float) or value in ("NaN", "nan", "inf", "-inf", "Infinity", "-Infinity"):
-            scalars[str(name)] = _float(value)
+            scalars[str(name)] = to_float(value)
     return Step(source=source.shown, format=form, step=number, scalars=scalars, facts=dict(facts))

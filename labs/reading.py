@@ -25,16 +25,20 @@ _IGNORED = (".png", ".svg", ".html", ".md", ".py", ".yaml", ".yml", ".part", ".t
 
 def _natural(path: str) -> list[Any]:
     """Numbers in names count as numbers: `2.jsonl` before `10.jsonl`."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", path) if part]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", path) if part]
 
 
-def expand(paths: Sequence[str]) -> list[tuple[str, bool]]:
+def expand(paths: Sequence[str], skipped: list[str] | None = None) -> list[tuple[str, bool]]:
     """Every file (or folder that is one run of the lab) to read, and whether it was named by the user.
+
+    Inside a folder links to folders are not followed (they may lead back) and what is no file is passed over (opening a
+    pipe would wait for its writer); such paths are added to `skipped`.
 
     Raises:
         InputError: a path that does not exist, or a folder without files.
     """
     found: list[tuple[str, bool]] = []
+    passed: list[str] = [] if skipped is None else skipped
     for path in paths:
         if path == "-" or (os.path.exists(path) and not os.path.isdir(path)):
             found.append((path, True))
@@ -42,13 +46,16 @@ def expand(paths: Sequence[str]) -> list[tuple[str, bool]]:
         if not os.path.isdir(path):
             raise InputError(f"there is no file or folder {path}")
         here: list[str] = []
-        for folder, inside, names in os.walk(path):
+        for folder, inside, names in os.walk(path, onerror=lambda error: passed.append(str(error.filename))):
             inside[:] = [name for name in inside if not name.startswith(".")]
+            passed += [link for name in inside if os.path.islink(link := os.path.join(folder, name))]
             if {"result.json", "config.json"} <= set(names):
                 inside[:] = []
                 here.append(folder)
             else:
-                here += [os.path.join(folder, n) for n in names if not n.startswith(".") and not n.endswith(_IGNORED)]
+                kept = [n for n in names if not n.startswith(".") and not n.endswith(_IGNORED)]
+                for file in (os.path.join(folder, name) for name in kept):
+                    (here if os.path.isfile(file) else passed).append(file)
         if not here:
             raise InputError(f"{path} holds no file to read")
         found += [(name, name == path) for name in sorted(here, key=_natural)]
@@ -65,7 +72,11 @@ def reader_of(source: Source) -> tuple[str, Any]:
         raise InputError(f"{source.shown} is empty")
     for name in dumps:
         module = dumps[name]
-        if module.recognise(source):
+        try:
+            mine = module.recognise(source)
+        except Exception:  # values that break the question are no reason to take the file, nor to lose the others
+            mine = False
+        if mine:
             return name, module
     raise InputError(f"{source.shown} is in no format that the lab reads: {', '.join(dumps)}")
 
@@ -82,10 +93,11 @@ def read(
     Raises:
         InputError: nothing can be read at all.
     """
+    skipped: list[str] = []
     files = [
         (file, named, path if os.path.isdir(path) else os.path.dirname(path))
         for path in paths
-        for file, named in expand([path])
+        for file, named in expand([path], skipped)
     ]
     sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path, _, _ in files]
     first: InputError | None = None
@@ -100,7 +112,8 @@ def read(
                 whole = step.format == "lab_run" or not step.rows
                 step.facts.setdefault("origin", path if whole else origin)
                 yield step
-        except InputError as error:
+        except (InputError, OSError) as caught:
+            error = caught if isinstance(caught, InputError) else InputError(f"{path} cannot be read: {plain(caught)}")
             first = first or error
             if named or "no format" not in str(error):
                 passed.append(_unread(path, str(error)))
@@ -109,9 +122,10 @@ def read(
     if first is not None and not yielded:
         raise first
     notes = []
-    if unknown:
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        notes = [f"in no format that the lab reads: {', '.join(unknown[:3])}{more}"]
+    for what, names in (("in no format that the lab reads", unknown), ("links to folders and no files", skipped)):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            notes.append(f"passed over, {what}: {', '.join(names[:3])}{more}")
     if passed or notes:
         yield Step(source="", format="file", found=passed, notes=notes)
 
@@ -137,25 +151,45 @@ def unlocks(formats: Iterable[str], unchecked: Iterable[str], there: Container[s
 
 
 def _steps(path: str, facts: dict[str, Any], progress: Callable[[int], None] | None) -> Iterator[Step]:
-    """The steps of one file, then one without rows that holds what is wrong with its lines, if anything is."""
+    """The steps of one file, then one without rows that holds what is wrong with its lines, if anything is.
+
+    Steps without a row or a number are dropped; a file that has no other is refused.
+    """
     source = Source(path, progress)
     source.facts = dict(facts)
     name, module = reader_of(source)
-    empty = True
+    empty, words = True, []
     try:
         for step in module.read(source):
+            if not ((step.rows and step.columns) or step.scalars or name == "lab_run"):
+                words += [finding.what for finding in step.found] + step.notes
+                continue
             empty = False
             step.facts = {**source.facts, **step.facts}
             yield step
     except (InputError, OSError):
         raise
     except Exception as error:  # files may hold anything; what was read before stays
-        raise InputError(f"{source.shown} cannot be read as {name}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{source.shown} cannot be read as {name}: {plain(error)}") from error
     found = source.faults.findings()
     if empty:
-        raise InputError(f"{source.shown} holds nothing that {name} can use{f': {found[0].what}' if found else ''}")
+        words = [*(finding.what for finding in found), *words][:1]
+        raise InputError(f"{source.shown} holds nothing that {name} can use{''.join(f': {word}' for word in words)}")
     if found:
         yield Step(source=source.shown, format=name, found=found)
+
+
+def plain(error: BaseException) -> str:
+    """What an error that no reader foresaw says about the file, without the words of the library that raised it."""
+    if isinstance(error, MemoryError):
+        return "it states more data than fit into memory"
+    if isinstance(error, RecursionError):
+        return "its values are nested too deeply"
+    if isinstance(error, OSError):
+        return str(error.strerror or "it is damaged").lower()
+    if isinstance(error, UnicodeError):
+        return "it holds bytes that are no text"
+    return "a value in it is of another kind than that format has there"
 
 
 def _report(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int], None]:

@@ -37,6 +37,9 @@ _WORDS = {
     "object": ("holds JSON that is no object and was skipped", _LOST, "write one object a line"),
     "several": ("holds several objects; all were read", "rows may be lost", "give every process a file of its own"),
     "long": (f"is longer than {LONGEST_LINE // 2**20} MB and was skipped", _LOST, "write one row a line"),
+    "number": ("has a step that is no whole number", "its place among the steps is unknown", "write step as 7"),
+    "sample": ("stands for a sample that is no dictionary and was skipped", _LOST, "save one dictionary a sample"),
+    "quote": ("has a quotation mark that is not closed and was skipped", _LOST, "close it, or export the file again"),
     "order": ("belongs to a step that had ended before", "its groups cannot be judged whole", "sort the file by step"),
     "record": ("counts a record that cannot be read", _LOST, "the run is going on, or the file was cut: copy it again"),
     "cut": ("is the last that could be read: the compressed file is damaged", _LOST, "copy the file again"),
@@ -202,10 +205,12 @@ class Source:
 
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Line and object of every line of JSON Lines (or of one JSON array); broken lines become faults."""
-        if self.head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
+        if self.text.lstrip("\ufeff \t\r\n")[:1] == "[":
             for number, row in enumerate(self.document(), start=1):
                 if isinstance(row, dict):
                     yield number, row
+                else:
+                    self.faults.add("object", number)
             return
         for number, text in self.lines():
             try:
@@ -251,8 +256,8 @@ class Source:
         text = _text(self.head)
         lines = [text[1:].lstrip()] if text.startswith("[") else text.split("\n")[:200]
         if text.startswith("{") and len(lines) == 1 and len(self.head) == _HEAD:  # a first row that is longer than that
-            with self.open() as stream:
-                lines = [_text(stream.readline(LONGEST_LINE))]
+            with self.open() as raw:
+                lines = [_text(_decoded(raw, self.head).readline(LONGEST_LINE))]
         for line in lines:
             line = line.strip("\ufeff \t\r\n\0")
             try:

@@ -34,7 +34,7 @@ def read(source: Source) -> Iterator[Step]:
     prompts: dict[str, int] = {}
     shifted = 0
 
-    def convert(record: dict[str, Any]) -> tuple[int | None, dict[str, Any]] | None:
+    def convert(record: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         nonlocal shifted
         number, length = record.get("tail_version"), record.get("prompt_len")
         task = str(record.get("task_id"))
@@ -49,7 +49,7 @@ def read(source: Source) -> Iterator[Step]:
             row["length"] = total - length
         if isinstance(record.get("completion"), str):
             row["characters"] = len(record["completion"])
-        return (number if isinstance(number, int) else None), row
+        return number, row
 
     for step in gather(source, "areal", convert):
         if shifted:

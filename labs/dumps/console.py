@@ -13,15 +13,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from labs.evidence import Step
-from labs.gathering import metric_step
+from labs.gathering import metric_step, step_number
 
 if TYPE_CHECKING:
     from labs.sources import Source
 
 LOG = {"": "verl: set trainer.rollout_data_dir; TRL: log_completions=True; both write rows that can be diagnosed too"}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_VERL = re.compile(r"\bstep:\s*(\d+)\s+-\s+(.*)")
-_PAIR = re.compile(r"^(.+?):\s*(?:np\.\w+\()?([-+]?(?:nan|inf|[\d.]+(?:e[-+]?\d+)?))\)?$", re.IGNORECASE)
+_VERL = re.compile(r"\bstep:\s*(\d{1,18})\s+-\s+(.*)")
+_PAIR = re.compile(r"^(.+?):\s*(?:np\.\w+\()?([-+]?(?:nan|inf|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?))\)?$", re.IGNORECASE)
 _LONGEST = 100_000
 
 
@@ -57,9 +57,9 @@ def _parsed(text: str) -> tuple[int | None, dict[str, Any]] | None:
         return None
     try:
         row = ast.literal_eval(re.sub(r"\b(nan|inf)\b", r"'\1'", text[start : end + 1]))
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # a key may be a list
         return None
     if not isinstance(row, dict) or not any(isinstance(value, int | float) for value in row.values()):
         return None
-    stated = next((row[key] for key in ("step", "global_step") if isinstance(row.get(key), int)), None)
+    stated = next((n for key in ("step", "global_step") if (n := step_number(row.get(key))) is not None), None)
     return stated, {key: value for key, value in row.items() if key not in ("step", "global_step")}

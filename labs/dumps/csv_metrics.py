@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from labs.evidence import Step
-from labs.gathering import metric_step
+from labs.gathering import metric_step, step_number
 
 if TYPE_CHECKING:
     from labs.sources import Source
@@ -69,9 +69,10 @@ def _each(source: Source, header: list[str], at: int, runs: dict[str, list[tuple
 def _step(
     source: Source, line: int, row: list[str], at: int, run: str, columns: list[tuple[int, str]]
 ) -> Iterator[Step]:
-    number = _number(row[at]) if at < len(row) else None
-    if number is None or number != number:
-        source.faults.add("missing", line, "step")
+    stated = row[at].strip() if at < len(row) else ""
+    number = step_number(_number(stated))
+    if number is None:
+        source.faults.add(*("number", line) if stated else ("missing", line, "step"))
         return
     values = {name: _number(row[column]) for column, name in columns if column < len(row) and row[column].strip()}
     for name, value in values.items():
@@ -80,7 +81,7 @@ def _step(
     source.faults.rows += 1
     kept = {name: value for name, value in values.items() if value is not None}
     if kept:
-        yield metric_step(source, "csv_metrics", int(number), kept, **({"run": run} if run else {}))
+        yield metric_step(source, "csv_metrics", number, kept, **({"run": run} if run else {}))
 
 
 def _step_column(header: list[str]) -> int | None:

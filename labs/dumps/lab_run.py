@@ -14,7 +14,7 @@ from typing import Any
 
 from labs.errors import InputError
 from labs.evidence import Step
-from labs.gathering import Rows, as_step, metric_step
+from labs.gathering import Rows, as_step, metric_step, to_float
 from labs.sources import Source
 
 LOG = {"": "save the batches of a run: TokenBatch.save writes a .npz file that can be diagnosed"}
@@ -76,7 +76,7 @@ def _trajectories(source: Source, number: int, facts: Mapping[str, Any]) -> Iter
             row["finish_reason"] = "length" if record.get("end") in ("timeout", "truncated") else "stop"
             row["output"] = " ".join(str(step.get("action")) for step in record["steps"] if isinstance(step, Mapping))
         if {"start", "end", "status"} <= record.keys():
-            row["duration"] = float(record["end"]) - float(record["start"])
+            row["duration"] = to_float(record["end"]) - to_float(record["start"])
             row["accepted"] = float(record["status"] == "accepted")
             version = record.get("ingestion_version")
             if row["accepted"] and isinstance(version, int):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from labs.evidence import Step
-from labs.gathering import metric_step
+from labs.gathering import metric_step, step_number
 
 if TYPE_CHECKING:
     from labs.sources import Source
@@ -24,21 +24,21 @@ def recognise(source: Source) -> bool:
     values = [value for key, value in first.items() if key not in _STEPS]
     numbers = sum(isinstance(value, int | float) for value in values)
     flat = not any(isinstance(value, list | dict) for value in values)
-    return _number(first) is not None and flat and numbers > 0 and numbers * 2 > len(values)
+    return _stated(first) is not None and flat and numbers > 0 and numbers * 2 > len(values)
 
 
 def read(source: Source) -> Iterator[Step]:
     """One step a line."""
     for line, record in source.records():
-        number = _number(record)
+        stated = _stated(record)
+        number = step_number(stated)
         if number is None:
-            source.faults.add("missing", line, "step")
+            source.faults.add(*("missing", line, "step") if stated is None else ("number", line))
             continue
         source.faults.rows += 1
         values = {name: value for name, value in record.items() if name not in _STEPS}
         yield metric_step(source, "metric_rows", number, values)
 
 
-def _number(record: Mapping[str, Any]) -> int | None:
-    found = next((record[name] for name in _STEPS if isinstance(record.get(name), int | float)), None)
-    return int(found) if found is not None and found == found else None
+def _stated(record: Mapping[str, Any]) -> int | float | None:
+    return next((record[name] for name in _STEPS if isinstance(record.get(name), int | float)), None)

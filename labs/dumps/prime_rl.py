@@ -35,12 +35,11 @@ def recognise(source: Source) -> bool:
 def read(source: Source) -> Iterator[Step]:
     """One step for each value of `step`."""
 
-    def convert(record: dict[str, Any]) -> tuple[int | None, dict[str, Any]] | None:
+    def convert(record: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         row = {new: record[old] for old, new in _NAMES.items() if isinstance(record.get(old), list)}
         for name in ("response_mask",):
             row[name] = [int(bool(value)) for value in row.get(name, [])]
-        number = record.get("step")
-        return (number if isinstance(number, int) else None), row
+        return record.get("step"), row
 
     for step in gather(source, "prime_rl", convert):
         step.notes = [note for note in step.notes if not note.startswith("groups unknown")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from labs.errors import InputError
 from labs.evidence import Step
-from labs.gathering import metric_step
+from labs.gathering import metric_step, step_number
 
 if TYPE_CHECKING:
     from labs.sources import Source
@@ -30,15 +30,16 @@ def read(source: Source) -> Iterator[Step]:
     history = document.get("log_history") if isinstance(document, dict) else None
     if not isinstance(history, list):
         raise InputError(f"{source.shown} has no list log_history")
-    for entry in history:
+    for at, entry in enumerate(history, start=1):
         if not isinstance(entry, dict):
             continue
         names = [name for name in entry if name not in ("step", "epoch")]
         evaluation = bool(names) and all(name.startswith("eval_") for name in names)
-        number = entry.get("step")
+        number = step_number(entry.get("step"))
+        if number is None and entry.get("step") is not None:
+            source.faults.add("number", at)
+            continue
         values = {name: value for name, value in entry.items() if name != "step"}
         facts = {"validation": True} if evaluation else {}
         source.faults.rows += 1
-        yield metric_step(
-            source, "trainer_state", int(number) if isinstance(number, int | float) else None, values, **facts
-        )
+        yield metric_step(source, "trainer_state", number, values, **facts)

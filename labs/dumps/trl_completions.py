@@ -18,7 +18,7 @@ import numpy as np
 
 from labs.errors import InputError
 from labs.evidence import Step
-from labs.gathering import Rows, as_step
+from labs.gathering import Rows, as_step, step_number, to_float
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,8 +60,11 @@ def read(source: Source) -> Iterator[Step]:
             for batch in table.iter_batches(batch_size=1024):
                 for record in batch.to_pylist():
                     line += 1
-                    number = record.pop("step", None)
-                    number = int(number) if number is not None else source.number
+                    stated = record.pop("step", None)
+                    number = step_number(stated)
+                    if number is None and stated is not None:
+                        source.faults.add("number", line)
+                    number = source.number if number is None else number
                     rows.setdefault(number, Rows()).add(line, _row(record))
     except (ArrowException, OSError) as error:
         raise InputError(f"{source.shown} is no whole Parquet file: {str(error).splitlines()[0]}") from None
@@ -110,7 +113,7 @@ def _size(rows: Rows) -> int | None:
     runs = [len(list(run)) for _, run in groupby(rows.values.get("prompt", []))]
     if not runs or len(set(runs)) > 1 or runs[0] < 2 or "advantage" not in rows.values:
         return None
-    values = np.array([np.nan if v is None else v for v in rows.values["advantage"]], dtype=float)
+    values = np.array([*map(to_float, rows.values["advantage"])])
     sums = np.abs(values.reshape(-1, runs[0]).sum(1))
     return runs[0] if (sums <= 1e-3 * runs[0]).all() else None
 

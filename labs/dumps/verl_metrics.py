@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from labs.evidence import Step
-from labs.gathering import metric_step
+from labs.gathering import metric_step, step_number
 
 if TYPE_CHECKING:
     from labs.sources import Source
@@ -26,9 +26,13 @@ def recognise(source: Source) -> bool:
 def read(source: Source) -> Iterator[Step]:
     """One step a line."""
     for line, record in source.records():
-        data, number = record.get("data"), record.get("step")
-        if not isinstance(data, dict) or isinstance(number, bool) or not isinstance(number, int | float):
+        data, stated = record.get("data"), record.get("step")
+        number = step_number(stated)
+        if not isinstance(data, dict) or stated is None:
             source.faults.add("missing", line, "step" if isinstance(data, dict) else "data")
             continue
+        if number is None:
+            source.faults.add("number", line)
+            continue
         source.faults.rows += 1
-        yield metric_step(source, "verl_metrics", int(number), data)
+        yield metric_step(source, "verl_metrics", number, data)

@@ -45,15 +45,14 @@ def read(source: Source) -> Iterator[Step]:
         source.facts.setdefault("validation", True)
     padding = 0
 
-    def convert(record: dict[str, Any]) -> tuple[int | None, dict[str, Any]] | None:
+    def convert(record: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         nonlocal padding
         row = _row(record)
         if isinstance(row.get("uid"), str) and row["uid"].startswith("pad"):
             padding += 1
             source.faults.rows += 1
             return None
-        number = record.get("step")
-        return (int(number) if isinstance(number, (int, float)) and number == number else None), row
+        return record.get("step"), row
 
     for step in gather(source, "verl_rollout", convert):
         if padding:
@@ -87,6 +86,6 @@ def _uid(value: Any) -> dict[str, Any]:
     if not isinstance(value, str):
         return {"uid": None if value is None else str(value)}
     head, *tail = value.rsplit("_", 2)
-    if len(tail) == 2 and all(part.isdigit() for part in tail):
+    if len(tail) == 2 and all(part.isdecimal() and len(part) < 19 for part in tail):
         return {"uid": head, "session": int(tail[0]), "index": int(tail[1])}
     return {"uid": value}
