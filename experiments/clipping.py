@@ -361,6 +361,6 @@ def _kl(results: Sequence[Result]) -> Figure:
     axes[1].set_ylim(-0.03, 1.03)
     plots.label(axes[0], "Largest KL(old, current) of a row, exact", "", "KL (nat)")
     plots.label(axes[1], "Clip fraction that is logged", "epochs on one batch", "share of tokens (1)")
-    fig.suptitle(name or "one batch, no band")
+    fig.suptitle(f"{name or 'one batch, no band'}; no expected update: off-policy after the first step")
     plots.legend_below(fig, axes[0], columns=3)
     return fig

@@ -10,7 +10,7 @@ many sampled trajectories, with Adam, to which the length of a gradient does not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from labs.environment import Environment
     from labs.exact import Truth
+    from labs.trainer import TrainerConfig
 
 #: Batches drawn where an estimator cannot be enumerated.
 DRAWS = 500
@@ -236,37 +237,47 @@ def verdict(areas: Mapping[str, Sequence[float]]) -> str:
     return "; ".join(parts)
 
 
-def _train(environment: Environment, config: Config, name: str, seed: int) -> list[float]:
+def _how(settings: Mapping[str, Any], name: str) -> TrainerConfig:
+    """How the learner of an estimator trains, from the experiment's settings."""
     from labs.step import StepConfig
-    from labs.trainer import Trainer, TrainerConfig
+    from labs.trainer import TrainerConfig
 
-    trainer = Trainer(
-        environment,
-        TrainerConfig(
-            step=StepConfig(estimator=name, loss="reinforce", loss_agg_mode=config.loss_agg_mode),
-            groups_per_update=config.groups_per_update, group_size=config.group_size, optimiser="adam",
-            learning_rate=config.learning_rate, row_entropy_coeff=0.0,
-        ),
-        seed=seed % 2**63,
+    return TrainerConfig(
+        step=StepConfig(estimator=name, loss="reinforce", loss_agg_mode=settings["loss_agg_mode"]), optimiser="adam",
+        **{key: settings[key] for key in ("groups_per_update", "group_size", "learning_rate")}, row_entropy_coeff=0.0,
     )  # fmt: skip
+
+
+def _train(environment: Environment, config: Config, name: str, seed: int) -> list[float]:
+    from labs.trainer import Trainer
+
+    trainer = Trainer(environment, _how(asdict(config), name), seed=seed % 2**63)
     return [float(record["exact_success_rate"]) for record in islice(trainer, config.updates)]
 
 
 def _noiseless(environment: Environment, config: Config) -> list[float]:
     """Exact success of Adam on the exact gradient of the score, update by update."""
-    import torch
-
     from labs.exact import truth
+    from labs.theory import Ascent
 
-    logits = torch.zeros(environment.policy_shape, dtype=torch.float64)
-    optimiser = torch.optim.Adam([logits], lr=config.learning_rate)
-    out = []
+    ascent, out = Ascent(environment, "adam", config.learning_rate), []
     for _ in range(config.updates):
-        now = truth(environment, logits.numpy())
+        now = truth(environment, ascent.logits.copy())
         out.append(now.success.value)
-        logits.grad = -torch.from_numpy(now.objective.gradient.copy())
-        optimiser.step()
+        ascent.step(now.objective.gradient)
     return out
+
+
+def _expected(settings: Mapping[str, Any], name: str) -> tuple[list[float], str]:
+    """Exact success along an estimator's expected update where that is not the exact gradient; or why not."""
+    from labs.theory import expected_success, refusal
+
+    environment, how = environments[settings["environment"]], _how(settings, name)
+    if estimators[name].meta["properties"].unbiased and settings["loss_agg_mode"] == "seq-mean-token-sum":
+        return [], ""
+    if reason := refusal(environment, how):
+        return [], reason
+    return expected_success(environment, how, settings["updates"])[:-1].tolist(), ""
 
 
 def _baseline(truth: Truth) -> dict[str, Any]:
@@ -354,17 +365,18 @@ def _learning(results: Sequence[Result]) -> Figure:
     fig, axes = plots.figure(height=4.4)
     batch = first.config["groups_per_update"] * first.config["group_size"]
     x = [batch * (u + 1) for u in range(first.config["updates"])]
-    name = ""
-    for (learner, color), style in zip(
-        zip(first.config["learners"], plots.CYCLE * 4, strict=False), ("-", "--", "-.", ":") * 7, strict=False
-    ):
+    name, missing = "", []
+    looks = zip(first.config["learners"], plots.CYCLE * 4, ("-", "-.", ":") * 10, strict=False)
+    for learner, color, style in looks:
         runs = [curve for result in results for curve in result.data["curves"][learner]]
         name = plots.band(axes, x, runs, color, learner, ls=style).replace("seeds", "runs")
-    plots.exact(axes, x, first.data["noiseless"], "Adam on the exact gradient")
-    axes.lines[-1].set(lw=1.2, ls=(0, (6, 3)))
+        line, reason = _expected(first.config, learner)
+        if line:
+            plots.exact(axes, x, line, f"{learner}, expected update", color)
+        missing += [f"no line for {learner}: {reason}"] if reason else []
+    plots.exact(axes, x, first.data["noiseless"], "exact gradient, as of the unbiased")
     axes.set_ylim(-0.02, 1.02)
-    plots.label(
-        axes, f"Learning at equal samples ({name or 'one run, no band'})", "trajectories sampled", "exact success (1)"
-    )
+    what = "\n".join([f"Adam at equal samples ({name or 'one run, no band'})", *missing])
+    plots.label(axes, what, "trajectories sampled", "exact success (1)")
     plots.legend_below(fig, axes, columns=3)
     return fig

@@ -276,6 +276,7 @@ def _of(row: Mapping[str, Any]) -> str:
 def _train(environment: Environment, config: Config, kind: str, seed: int) -> list[dict[str, float]]:
     from labs.exact import truth
     from labs.step import StepConfig
+    from labs.theory import mean_k1
     from labs.trainer import Trainer, TrainerConfig
 
     control = {"type": kind, "kl_coef": config.kl_coef, "target_kl": config.target_kl, "horizon": config.horizon}
@@ -303,16 +304,6 @@ def _train(environment: Environment, config: Config, kind: str, seed: int) -> li
             }
         )
     return out
-
-
-def mean_k1(policy: Truth) -> float:
-    """Exact expectation of what the controller sees: the mean over trajectories of their mean k1 per decision."""
-    import numpy as np
-
-    d = policy.log_probs + np.log(policy.log_probs.shape[-1])
-    chance = policy.kinds.probability(policy.log_probs)
-    means = np.einsum("ksa,fsa->fk", policy.kinds.counts, d) / policy.kinds.decisions
-    return float(policy.family_weights @ (chance * means).sum(axis=1))
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -362,19 +353,29 @@ def _gradients(result: Result) -> Figure:
 
 def _controllers(results: Sequence[Result]) -> Figure:
     from labs import plots
+    from labs.theory import penalised
 
-    first = results[0]
-    fig, axes = plots.figure(2, 1, height=6.2, sharex=True)
-    x, name = list(range(1, first.config["updates"] + 1)), ""
-    for kind, color, style in zip(CONTROLLERS, (plots.ORANGE, plots.BLUE), ("--", "-"), strict=True):
+    settings = results[0].config
+    fig, axes = plots.figure(2, 1, height=6.6, sharex=True)
+    x, name = list(range(1, settings["updates"] + 1)), ""
+    axes[0].axhline(settings["target_kl"], color=plots.GREY, ls=":", lw=2, label="target of the adaptive one")
+    for kind, color, dark in zip(CONTROLLERS, (plots.ORANGE, plots.BLUE), ("#7A4A00", plots.BLACK), strict=True):
+        control = {"type": kind, **{key: settings[key] for key in ("kl_coef", "target_kl", "horizon")}}
+        expected = penalised(
+            environments[settings["environment"]], control, updates=settings["updates"],
+            learning_rate=settings["learning_rate"], rows=settings["groups_per_update"] * settings["group_size"],
+        )  # fmt: skip
         for ax, key in zip(axes, CURVES, strict=True):
             runs = [one for result in results for one in result.data["curves"][kind][key]]
-            if key == "coefficient":
-                runs = [[math.log10(max(c, 1e-12)) for c in one] for one in runs]
-            name = plots.band(ax, x, runs, color, kind, ls=style).replace("seeds", "runs")
-    plots.exact(axes[0], [x[0], x[-1]], [first.config["target_kl"]] * 2, "target of the adaptive one")
+            *runs, line = [_shown(key, one) for one in (*runs, expected[key])]
+            name = plots.band(ax, x, runs, color, kind).replace("seeds", "runs")
+            plots.exact(ax, x, line, f"{kind}, expected update", dark)
     plots.label(axes[0], "Mean k1 of a trajectory, exact", "", "k1 (nat/token)")
     plots.label(axes[1], "Coefficient", "update", "log10 of reward/nat")
-    fig.suptitle(f"k1 in the reward ({name or 'one run, no band'})")
+    fig.suptitle(f"k1 in the reward, Adam ({name or 'one run, no band'}; dashed: no noise)")
     plots.legend_below(fig, axes[0])
     return fig
+
+
+def _shown(key: str, line: Sequence[float]) -> list[float]:
+    return [math.log10(max(v, 1e-12)) for v in line] if key == "coefficient" else list(line)

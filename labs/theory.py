@@ -6,12 +6,14 @@ multinomial over the few scores that exist: the estimator itself is asked what i
     expected gradient = sum over families, task classes, groups of P(group) * sum over rows of A_row * score function
 
 divided by what the loss divides by. A count of tokens is taken at its expectation, so that the line is the limit for
-many groups an update, as in `labs.classes.mean_field`; with `seq-mean-token-sum` it is exact for any number.
-`refusal` says in words why there is no such line for other settings.
+many groups an update, as in `labs.classes.mean_field`; with `seq-mean-token-sum` and SGD it is exact for any number.
+Adam divides by the size of what it sees, noise included: its line is that of batches without noise.
+`refusal` says in words why there is no such line for other settings. `penalised` is the same for a KL in the reward.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import comb
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,8 @@ from labs.batch import TokenBatch
 from labs.classes import GROUPS, Law, Learner
 from labs.dispatch import compute_advantage
 from labs.errors import InputError
-from labs.exact import Array, log_softmax, multisets, probability
+from labs.exact import Array, Truth, log_softmax, multisets, probability, truth
+from labs.kl import get_kl_controller
 
 if TYPE_CHECKING:
     from labs.environment import Environment
@@ -43,7 +46,6 @@ def refusal(environment: Environment, config: TrainerConfig) -> str:
         (step.estimator not in ESTIMATORS, f"estimator {step.estimator} looks beyond a group's scores"),
         (step.loss not in LOSSES, f"loss {step.loss} is not REINFORCE at the policy that sampled"),
         (step.loss_agg_mode not in MODES, f"{step.loss_agg_mode} is not followed"),
-        (config.optimiser != "sgd", f"{config.optimiser} does not follow the gradient"),
         (config.epochs > 1 or config.minibatches > 1, "only the first step on a batch is on-policy"),
         (config.rollout_lag > 0, "the policy that samples is an older one"),
         (step.use_kl_in_reward or step.use_kl_loss, "a KL penalty counts as well"),
@@ -71,8 +73,13 @@ def _levels(environment: Environment, config: TrainerConfig) -> int:
     return Law(_learner(environment, config)).levels if any(environment.costs.values()) else 2
 
 
-def expected_success(environment: Environment, config: TrainerConfig, updates: int) -> Array:
+def expected_success(environment: Environment, config: TrainerConfig, updates: int, start: Any = None) -> Array:
     """`[updates + 1]` exact success of what is sampled, before every expected update and after the last.
+
+    Args:
+        environment, config: as of the `Trainer`.
+        updates: how many.
+        start: logits to start from, 0 when None.
 
     Raises:
         InputError: settings that have no such line, see `refusal`.
@@ -85,8 +92,9 @@ def expected_success(environment: Environment, config: TrainerConfig, updates: i
     rows = config.groups_per_update * config.group_size
     tokens = law.kinds.decisions * (1.0 + config.format_tokens)
     each = 1 / tokens if config.step.loss_agg_mode == "seq-mean-token-mean" else np.ones(len(tokens))
-    logits, out = np.zeros(environment.policy_shape), np.empty(updates + 1)
+    ascent, out = Ascent(environment, config.optimiser, config.learning_rate, start), np.empty(updates + 1)
     for update in range(updates + 1):
+        logits = ascent.logits
         log_probs = log_softmax(logits, temperature)
         out[update] = law.success(log_probs)
         chance = law.probabilities(log_probs)
@@ -106,8 +114,66 @@ def expected_success(environment: Environment, config: TrainerConfig, updates: i
         plain = log_softmax(logits)
         p = np.exp(plain)
         entropy = -(p * plain).sum(axis=-1, keepdims=True)
-        logits += config.learning_rate * (gradient - config.row_entropy_coeff / entropy.size * p * (plain + entropy))
+        ascent.step(gradient - config.row_entropy_coeff / entropy.size * p * (plain + entropy))
     return out
+
+
+class Ascent:
+    """A table of logits that goes up a gradient by the trainer's optimiser, SGD or Adam with torch's defaults.
+
+    Attributes:
+        logits: a view of the current table; a step changes it.
+    """
+
+    def __init__(self, environment: Environment, optimiser: str, learning_rate: float, start: Any = None) -> None:
+        first = np.zeros(environment.policy_shape) if start is None else np.array(start, dtype=np.float64)
+        self._table = torch.from_numpy(first)
+        kind = torch.optim.SGD if optimiser == "sgd" else torch.optim.Adam
+        self._optimiser = kind([self._table], lr=learning_rate)
+        self.logits: Array = self._table.numpy()
+
+    def step(self, gradient: Array) -> None:
+        """One step up."""
+        self._table.grad = -torch.from_numpy(np.ascontiguousarray(gradient))
+        self._optimiser.step()
+
+
+def penalised(
+    environment: Environment, kl_ctrl: Mapping[str, Any], *, updates: int, learning_rate: float, rows: int
+) -> dict[str, list[float]]:
+    """Adam on the exact gradient of score - coefficient * KL(trajectory), the coefficient moved by a KL controller.
+
+    That is the expectation of `reward_to_go` with k1 in the reward, a loss by `seq-mean-token-sum` and the uniform
+    policy as reference and start; the controller sees the expectation of what it sees in training.
+
+    Args:
+        environment: where.
+        kl_ctrl: verl's block, see `labs.kl.get_kl_controller`.
+        updates, learning_rate: of Adam.
+        rows: trajectories an update, which the controller counts.
+
+    Returns:
+        `trained_kl` after every update (see `mean_k1`) and the `coefficient` it was made with.
+    """
+    controller, ascent = get_kl_controller(kl_ctrl), Ascent(environment, "adam", learning_rate)
+    reference = np.zeros(environment.policy_shape)
+    curves: dict[str, list[float]] = {"trained_kl": [], "coefficient": []}
+    now = truth(environment, ascent.logits.copy())
+    for _ in range(updates):
+        curves["coefficient"].append(controller.value)
+        ascent.step(now.objective.gradient - controller.value * now.trajectory_kl(reference).gradient)
+        controller.update(mean_k1(now), rows)
+        now = truth(environment, ascent.logits.copy())
+        curves["trained_kl"].append(mean_k1(now))
+    return curves
+
+
+def mean_k1(policy: Truth) -> float:
+    """Exact expectation, against the uniform policy, of the mean over trajectories of their mean k1 per decision."""
+    d = policy.log_probs + np.log(policy.log_probs.shape[-1])
+    chance = policy.kinds.probability(policy.log_probs)
+    means = np.einsum("ksa,fsa->fk", policy.kinds.counts, d) / policy.kinds.decisions
+    return float(policy.family_weights @ (chance * means).sum(axis=1))
 
 
 def _contrasts(config: TrainerConfig, reward: Array) -> tuple[Any, Any, Array]:

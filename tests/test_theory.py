@@ -1,8 +1,15 @@
 """The expected update against the exact moments of the trainer's own step."""
 
+from dataclasses import asdict, replace
+
 import numpy as np
 import pytest
+import torch
 
+from experiments import estimators
+from experiments.estimators import Config as Estimators
+from experiments.groups import Config as Groups
+from experiments.groups import measures
 from experiments.train import Config
 from experiments.train.running import trainer_config
 from labs import theory
@@ -57,10 +64,73 @@ def test_it_is_the_closed_form_learners_line():
         np.testing.assert_allclose(theory.expected_success(environment, config, 40), expected, atol=2e-6)
 
 
+def test_adams_line_follows_the_exact_gradient_where_the_estimator_is_unbiased_and_its_own_where_not():
+    how = {"groups_per_update": 2, "group_size": 4, "learning_rate": 0.1, "row_entropy_coeff": 0.0}
+    lines = {}
+    for name in ("rloo", "grpo"):
+        step = StepConfig(estimator=name, loss="reinforce", loss_agg_mode="seq-mean-token-sum")
+        config = TrainerConfig(step=step, optimiser="adam", **how)
+        logits = torch.zeros(ARITHMETIC.policy_shape, dtype=torch.float64)
+        adam, by_hand = torch.optim.Adam([logits], lr=0.1), []
+        for _ in range(5):
+            by_hand.append(truth(ARITHMETIC, logits.numpy().copy()).success.value)
+            logits.grad = -torch.from_numpy(moments(ARITHMETIC, Policy.of(ARITHMETIC, logits), step, group_size=4).mean)
+            adam.step()
+        lines[name] = theory.expected_success(ARITHMETIC, config, 4)
+        np.testing.assert_allclose(lines[name], by_hand, rtol=2e-5)
+    settings = asdict(Estimators(updates=5))
+    np.testing.assert_allclose(lines["rloo"], estimators._noiseless(ARITHMETIC, Estimators(updates=5)), rtol=2e-5)
+    assert estimators._expected(settings, "rloo") == ([], "")
+    line, reason = estimators._expected({**settings, "group_size": 4}, "grpo")
+    assert reason == ""
+    np.testing.assert_allclose(line, lines["grpo"], rtol=1e-9)
+    assert "looks beyond a group's scores" in estimators._expected(settings, "reinforce_plus_plus")[1]
+
+
+@pytest.mark.parametrize("kind", ["fixed", "adaptive"])
+def test_one_penalised_update_is_adams_first_step_on_the_expected_gradient(kind):
+    control = {"type": kind, "kl_coef": 0.3, "target_kl": 0.01, "horizon": 40.0}
+    found = theory.penalised(ARITHMETIC, control, updates=3, learning_rate=0.2, rows=8)
+    step = StepConfig(
+        estimator="reward_to_go", loss="reinforce", loss_agg_mode="seq-mean-token-sum", use_kl_in_reward=True,
+        kl_penalty="k1", kl_ctrl={"kl_coef": 1.0},
+    )  # fmt: skip
+    logits = torch.zeros(ARITHMETIC.policy_shape, dtype=torch.float64)
+    adam, coefficient = torch.optim.Adam([logits], lr=0.2), 0.3
+    for update in range(3):
+        policy = Policy.of(ARITHMETIC, logits.clone())
+        step = replace(step, kl_ctrl={"kl_coef": coefficient})
+        logits.grad = -torch.from_numpy(
+            moments(ARITHMETIC, policy, step, group_size=1, reference=Policy.uniform(ARITHMETIC)).mean
+        )
+        seen = theory.mean_k1(truth(ARITHMETIC, logits.numpy().copy()))
+        adam.step()
+        assert found["coefficient"][update] == pytest.approx(coefficient, rel=1e-9)
+        now = theory.mean_k1(truth(ARITHMETIC, logits.numpy().copy()))
+        assert found["trained_kl"][update] == pytest.approx(now, rel=1e-6)
+        if kind == "adaptive":
+            coefficient *= 1 + min(max(seen / 0.01 - 1, -0.2), 0.2) * 8 / 40
+    assert len({round(v, 6) for v in found["trained_kl"]}) == 3
+
+
+def test_a_line_may_start_elsewhere_and_groups_draws_it():
+    config = Groups(updates=3)
+    line, reason = measures.expected(asdict(config), config.large)
+    assert reason == ""
+    table = measures.skilled(config.start).logits.numpy()
+    found = moments(
+        ARITHMETIC, Policy.of(ARITHMETIC, table), measures.step(config), group_size=config.large,
+        groups=config.budget // config.large,
+    )  # fmt: skip
+    moved = truth(ARITHMETIC, table + config.learning_rate * found.mean).success.value
+    assert line[0] == pytest.approx(moved, rel=1e-3)
+    assert measures.expected({**asdict(config), "estimator": "opo"}, config.large)[1]
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"estimator": "gae"}, {"loss": "geo_mean"}, {"loss_agg_mode": "token-sum"}, {"optimiser": "adam"},
+        {"estimator": "gae"}, {"loss": "geo_mean"}, {"loss_agg_mode": "token-sum"},
         {"epochs": 2}, {"rollout_lag": 1}, {"use_kl_loss": True}, {"masks": ["high_entropy"]}, {"truncation": "drop"},
         {"rewards": ["naive", "tool_sum"]}, {"entropy_coeff": 0.1}, {"filter_groups": True}, {"max_grad_norm": 1.0},
         {"gamma": 0.9}, {"environment": "routes"},

@@ -61,6 +61,7 @@ def size(results: Sequence[Result]) -> Figure:
     fig, (left, right) = plots.figure(1, 2, height=4.8)
     looks = (("small", plots.RED, "o"), ("large", plots.BLUE, "s"))
     skills = [row["skill"] for row in results[0].data["signal"]]
+    lines: dict[str, list[float]] = {}
     for name, color, mark in looks:
         text = f"groups of {config[name]}"
         left.plot(
@@ -68,12 +69,20 @@ def size(results: Sequence[Result]) -> Figure:
         )
         curves = [curve for result in results for curve in result.data["curves"][name]]
         what = plots.band(right, range(1, config["updates"] + 1), curves, color, text)
+        line, missing = measures.expected(config, config[name])
+        lines[text] = [round(v, 9) for v in line]
+    same = len(set(map(tuple, lines.values()))) == 1
+    for (text, line), color in zip(lines.items(), (plots.BLACK, plots.GREY), strict=True):
+        if line and not (same and color == plots.GREY):
+            whose = "of either size" if same else text
+            plots.exact(right, range(1, config["updates"] + 1), line, f"expected update, {whose}", color)
     left.set_ylim(bottom=0)
     plots.label(left, "Signal of one update, exact", "logit of the right actions (1)", "signal-to-noise (1)")
     what = what.replace("seeds", "trainings") or "one training"
     plots.label(
         right, f"Training, {config['budget']} rollouts an update", "update (1)", "exact success of the policy (1)"
     )
+    what += f"\nno expected update: {missing}" if missing else ""
     right.text(0.02, 1.0, what, transform=right.transAxes, va="top", size=10)
     right.set_ylim(0, 1.1)
     fig.suptitle(f"Group size at an equal budget ({config['estimator']})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from labs.registry import call, environments, estimators
 if TYPE_CHECKING:
     from experiments.groups import Config
     from labs.policy import Policy
+    from labs.trainer import TrainerConfig
 
 #: Scores of the four kinds of group, and the places of the table: (column, row of the batch).
 KINDS = (0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
@@ -131,17 +132,15 @@ def noise(config: Config, size: int, skill: float) -> float:
 def train(config: Config, seed: int, progress: Progress | None) -> dict[str, list[list[float]]]:
     """Exact success after every update, `[size][training][update]`; a training of both sizes shares its seed."""
     from labs.exact import truth
-    from labs.trainer import Trainer, TrainerConfig
+    from labs.trainer import Trainer
 
     environment = environments["arithmetic"]
     curves: dict[str, list[list[float]]] = {"small": [], "large": []}
     for training in range(config.trainings):
         for name, size in (("small", config.small), ("large", config.large)):
-            settings = TrainerConfig(
-                step=step(config), groups_per_update=config.budget // size, group_size=size,
-                learning_rate=config.learning_rate, row_entropy_coeff=0.0,
-            )  # fmt: skip
-            trainer = Trainer(environment, settings, seed=1000 * seed + training, policy=skilled(config.start))
+            trainer = Trainer(
+                environment, _how(config, size), seed=1000 * seed + training, policy=skilled(config.start)
+            )
             curve = []
             for _ in range(config.updates):
                 next(trainer)
@@ -150,6 +149,29 @@ def train(config: Config, seed: int, progress: Progress | None) -> dict[str, lis
         if progress is not None:
             progress(training + 1, config.trainings)
     return curves
+
+
+def _how(config: Config, size: int) -> TrainerConfig:
+    from labs.trainer import TrainerConfig
+
+    return TrainerConfig(
+        step=step(config), groups_per_update=config.budget // size, group_size=size,
+        learning_rate=config.learning_rate, row_entropy_coeff=0.0,
+    )  # fmt: skip
+
+
+def expected(settings: Mapping[str, Any], size: int) -> tuple[list[float], str]:
+    """Exact success after every expected update with groups of this size; or why it is not known."""
+    from experiments.groups import Config
+    from labs.settings import build
+    from labs.theory import expected_success, refusal
+
+    config: Config = build(Config, settings)
+    environment, how = environments["arithmetic"], _how(config, size)
+    if reason := refusal(environment, how):
+        return [], reason
+    start = skilled(config.start).logits.numpy()
+    return expected_success(environment, how, config.updates, start)[1:].tolist(), ""
 
 
 def ids(estimator: str) -> list[dict[str, Any]]:
