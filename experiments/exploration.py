@@ -58,7 +58,8 @@ class Config:
         """One of each lever, none of them doing nothing."""
         for name, idle in (("bonuses", 0.0), ("temperatures", 1.0)):
             given = getattr(self, name)
-            if not given or len(set(given)) < len(given) or idle in given:
+            # Twice is what cannot be told apart in a legend.
+            if not given or len({f"{value:g}" for value in given}) < len(given) or idle in given:
                 raise InputError(f"{name} is {list(given)}; it takes at least one, none twice, and not {idle:g}")
 
     @property

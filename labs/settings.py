@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from labs.config import is_number as finite
 from labs.config import settings
 from labs.errors import InputError, one_of
 
@@ -63,7 +63,7 @@ def _element(declared: dataclasses.Field[Any], base: str, value: Any, where: str
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     fits = {
         "int": is_number and isinstance(value, int),
-        "float": is_number and math.isfinite(value),
+        "float": finite(value),
         "bool": isinstance(value, bool),
         "str": isinstance(value, str),
     }[base]
@@ -151,9 +151,8 @@ def parse_pairs(cls: type[Any], pairs: Iterable[str], where: str = "--set: ") ->
         if optional and text.lower() in ("none", "null"):
             values[name] = None
         elif many:
-            values[name] = [
-                _read(base, part.strip().strip("\"'")) for part in text.strip("[]").split(",") if part.strip()
-            ]
+            inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+            values[name] = [_read(base, part.strip().strip("\"'")) for part in inner.split(",") if part.strip()]
         else:
             values[name] = _read(base, text)
     return values
@@ -184,7 +183,9 @@ def read_file(path: str) -> dict[str, Any]:
             values = json.load(file, object_pairs_hook=unique)
     except OSError as error:
         raise InputError(f"--config {path}: {error.strerror}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise InputError(f"--config {path} is no JSON: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"--config {path} holds {type(values).__name__}; it must hold one JSON object of settings")

@@ -126,7 +126,9 @@ def test_the_verdict(costs, plain, words):
     assert words in exploration.verdict("bonus 1", costs, plain)
 
 
-@pytest.mark.parametrize("wrong", [{"bonuses": []}, {"temperatures": [1.0]}, {"bonuses": [0.1, 0.1]}])
+@pytest.mark.parametrize(
+    "wrong", [{"bonuses": []}, {"temperatures": [1.0]}, {"bonuses": [0.1, 0.1]}, {"bonuses": [0.3, 0.30000001]}]
+)
 def test_a_lever_that_does_nothing_is_refused(wrong):
     with pytest.raises(InputError, match="takes at least one"):
         build(exploration.Config, wrong)

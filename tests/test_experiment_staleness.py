@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import staleness
-from experiments.staleness import measures
+from experiments.staleness import drawing, measures
 from labs.async_trainer import AsyncTrainer
 from labs.classes import Learner
 from labs.correction import RolloutCorrectionConfig
@@ -92,9 +92,6 @@ class TestBias:
         assert len(uncut) >= 2
         assert all(row["bias_sequence"] < 1e-12 for row in uncut)
 
-    def test_lags_beyond_the_run_are_left_out(self):
-        assert {row["lag"] for row in measures.bias(config(lags=[0, 3, 9]), 7)} == {0, 3}
-
     def test_quantile(self):
         value, chance = np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.4, 0.1])
         assert [measures.quantile(value, chance, q) for q in (0.5, 0.51, 0.9, 0.99, 1.0)] == [1, 2, 2, 3, 3]
@@ -124,6 +121,34 @@ class TestSystems:
     def test_one_clock_for_all_rules_and_nothing_else_in_common(self):
         rows = [row for row in self.rows() if row["system"] == "areal" and row["run"] == 0]
         assert len({tuple(row["curve"]["hours"]) for row in rows}) == 1
+
+    def test_the_frontier_of_bounds_shows_what_the_rows_say(self):
+        """Two bounds, two runs of two seeds each: throughput, age and success are the mean of four rows."""
+        from labs import plots
+
+        made = config(bounds=[0, 2], system_runs=2, system_updates=5)
+        found = [execute("staleness", made, seed) for seed in (7, 8)]
+        rows = [row for one in found for row in one.data["systems"]]
+        with plots.style():
+            figure = drawing.bounds(found)
+        throughput, age, learning = figure.axes
+        speed = [
+            np.mean([row["curve"]["samples"][-1] / row["hours"] / 3600 for row in rows if row["system"] == name])
+            for name in ("bound 0", "bound 2")
+        ]
+        assert throughput.lines[0].get_ydata() == pytest.approx(speed)
+        assert speed[0] < speed[1]
+        mean_age, largest = (line.get_ydata() for line in age.lines[:2])
+        assert mean_age[0] == largest[0] == 0
+        assert 0 < mean_age[1] <= largest[1] <= 2
+        assert [line.get_label() for line in learning.lines] == drawing.DENOMINATOR_WORDS
+        for line, denominator in zip(learning.lines, measures.DENOMINATORS, strict=True):
+            known = [
+                np.mean([row["curve"]["success"][-1] for row in rows
+                         if (row["system"], row["denominator"]) == (name, denominator)])
+                for name in ("bound 0", "bound 2")
+            ]  # fmt: skip
+            assert line.get_ydata() == pytest.approx(known)
 
 
 class TestDrift:
@@ -243,7 +268,20 @@ class TestWords:
         ({"lags": [0]}, "two lags at least"),
         ({"systems": ["verl"]}, "allowed"),
         ({"search_environments": ["maze"]}, "search_environments"),
-        ({"systems": [], "bounds": []}, "a system or a bound"),
+        ({"bounds": []}, "at least one, ascending"),
+        ({"bounds": [1, 1]}, "at least one, ascending"),
+        ({"systems": ["areal", "areal"]}, "systems has areal twice"),
+        ({"search_environments": ["routes", "routes"]}, "routes twice"),
+        ({"search_learning_rates": [5.0, 5.0]}, "5.0 twice"),
+        ({"search_learning_rates": []}, "at least one environment"),
+        ({"lags": [0, 200], "updates": 10}, "lags goes to 200; with updates=10 the largest is 9"),
+        ({"lags": [0, 9], "bias_update": 6}, "with bias_update=6 the largest is 6"),
+        ({"bias_update": 10_000, "updates": 12}, "bias_update is 10000"),
+        ({"search_lag": 12}, "search_lag is 12; with updates=12 the largest is 11"),
+        ({"drift_lag": 100}, "drift_lag is 100"),
+        ({"drift": 12}, "drift is 12"),
+        ({"rollout_seconds": 1e308}, "rollout_seconds"),
+        ({"training_seconds": 1e308}, "training_seconds"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(settings, says):

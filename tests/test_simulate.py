@@ -16,7 +16,7 @@ from labs.experiment import execute
 from labs.pipeline import catalogue
 from labs.pipeline.rules import CHOICES
 from labs.pipeline.told import SECTIONS
-from labs.settings import build
+from labs.settings import build, parse_pairs
 from tests.command_line import environment, run
 
 SMALL = ("--set", "tasks=160", "workers=16", "batch_size=8")
@@ -122,6 +122,15 @@ IMPOSSIBLE = [
     "course-asynchronous filter=zero_variance group_size=4", "course-asynchronous success=0.5",
     "course-asynchronous success=0.9,0.1", "course-asynchronous success=0.5,1.5",
     "course-asynchronous vary=workers", "course-asynchronous system=trl",
+    "course-asynchronous submission=open submission_batches=3", "slime submission=open returns=filtered",
+    "course-asynchronous success=[[0,1]]",
+    # times beyond what seconds can be added to, and below what they can be told apart
+    "course-asynchronous duration_mean=1e308", "course-asynchronous duration_mean=1e-320",
+    "course-asynchronous sigma=10 duration_mean=1e300", "course-asynchronous straggler_factor=1e300",
+    "course-asynchronous workers=1 pools=1x1e-300", "course-asynchronous pools=64x1e-320",
+    "course-asynchronous training_seconds=1e308", "course-asynchronous sync_seconds=1e308",
+    "course-asynchronous cap=1e-320", "course-asynchronous mean_time_to_failure=1e-320",
+    "course-asynchronous evaluation_seconds=1e308", "course-asynchronous resume_seconds=1e308",
 ]  # fmt: skip
 
 
@@ -141,6 +150,7 @@ def test_what_is_impossible_is_refused_with_one_sentence_before_anything_runs(li
     [
         "workers", "workers=", "workers=0", "workers=4/order=lifo", "a=1", "workers+tasks=3", "vary=1", "frontier=no",
         "workers=1,2,3,4,5/tasks=1,2,3,4,5/batch_size=1,2,3",
+        "max_policy_lag=0,0", "sigma=1,1.0", "workers=4,5/sigma=1,2,1", "submission_batches=1,2",
     ],
 )  # fmt: skip
 def test_a_vary_that_cannot_run_is_refused(vary):
@@ -155,6 +165,44 @@ def test_show_prints_sections_and_nothing_else(options):
     assert simulate("trl", *SMALL, *options).code == 2
     said = simulate("trl", *SMALL, "--show", "waits,lag")
     assert [line.split()[0] for line in said.out.splitlines() if not line.startswith(" ")] == ["waits", "lag"]
+
+
+def test_a_table_without_rows_is_refused():
+    said = simulate("areal", *SMALL, "--show", "table", "--set", "frontier=false")
+    assert (said.code, said.out) == (2, "")
+    assert "has no row" in said.err
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"duration_mean": 1e9, "sigma": 10.0, "straggler_factor": 1e6, "workers": 1, "pools": ["1x1e-6"]},
+        {"duration_mean": 1e-9, "sigma": 10.0, "training_seconds": 1e9, "sync_seconds": 1e9},
+        {"training_seconds": 1e9},
+        {"straggler_every": 1, "straggler_factor": 1e-320, "training_seconds": 0.0},
+    ],
+)
+def test_the_ends_of_the_ranges_run(extreme):
+    found = execute("pipeline", build(pipeline.Config, {**pipeline.TINY, "sigma": 10.0, **extreme}), 7)
+    assert found.headline["kept"] > 0
+    for line in found.next:  # what is suggested there is in range too
+        pairs = line.split(" --set ")[1].split(" --vary ")
+        values = dict(pair.split("=", 1) for pair in pairs[0].split())
+        build(pipeline.Config, {**parse_pairs(pipeline.Config, [f"{k}={v}" for k, v in values.items()]),
+                                "vary": pairs[1]})  # fmt: skip
+
+
+def test_a_side_that_waits_most_of_the_time_does_not_set_the_pace():
+    """One batch at a time: the trainer is the slower side, and yet hardly ever busy."""
+    machines = {"tasks": 640, "workers": 64, "batch_size": 32, "duration_mean": 6.0, "frontier": False}
+    tight = {"training_seconds": 4.0, "submission_batches": 4.0, "sigma": 1.6}
+    found = result(system="verl-fully-async", **machines, **tight)
+    assert found.headline["trainer_busy"] < 0.5
+    assert found.data["report"]["limits"][0].endswith("what it waits for sets the pace")
+    assert "training is the slower side, yet busy only" in found.conclusion
+    open_gate = result(system="verl-fully-async", **machines, training_seconds=4.0, sigma=0.5)
+    assert open_gate.headline["trainer_busy"] > 0.5
+    assert open_gate.data["report"]["limits"][0].endswith("training is slower")
 
 
 def test_a_deadlock_is_a_sentence_in_the_table_and_an_error_alone():

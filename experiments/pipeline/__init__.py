@@ -10,6 +10,7 @@ and `vary` runs other values beside it: `vary=max_policy_lag=0,1,3`, several at 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from experiments.pipeline.drawing import figures
 from experiments.pipeline.running import run
@@ -22,6 +23,9 @@ from labs.pipeline.rules import CHOICES, RETURNABLE
 __all__ = ["CHANGES", "METRICS", "TINY", "Config", "figures", "run"]
 
 _FILE = "; none: as in the system's file"
+#: Seconds far beyond any cluster, within which times can still be added and told apart.
+_SECONDS: Any = {"unit": "s", "low": 0, "high": 1e9}
+_SOME_SECONDS: Any = {"unit": "s", "low": 1e-9, "high": 1e9}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +38,15 @@ class Config:
     pools: tuple[str, ...] = field((), help="pools of unequal workers, each NUMBERxSPEED, such as 48x1,16x2.5")
     batch_size: int = field(32, help="groups per training step", unit="group", low=1)
     group_size: int = field(1, help="samples per task, which train together", unit="trajectory", low=1, high=1024)
-    training_seconds: float = field(1.0, help="time of one training step", unit="s", low=0)
-    sync_seconds: float = field(0.0, help="time of one publication of weights", unit="s", low=0)
-    resume_seconds: float = field(0.0, help="time to compute a resumed rollout's prefix again", unit="s", low=0)
-    duration_mean: float = field(6.0, help="mean time of a rollout before stragglers and the cut", unit="s", above=0)
+    training_seconds: float = field(1.0, help="time of one training step", **_SECONDS)
+    sync_seconds: float = field(0.0, help="time of one publication of weights", **_SECONDS)
+    resume_seconds: float = field(0.0, help="time to compute a resumed rollout's prefix again", **_SECONDS)
+    duration_mean: float = field(6.0, help="mean time of a rollout before stragglers and the cut", **_SOME_SECONDS)
     sigma: float = field(1.0, help="log-standard deviation of a rollout's time: how heavy the tail is", low=0, high=10)
     within: float = field(0.0, help="correlation of log times within a group", low=0, high=1)
     straggler_every: int = field(13, help="one task in that many is a straggler", low=1)
-    straggler_factor: float = field(1.0, help="a straggler takes that many times as long", low=0)
-    cap: float | None = field(None, help="the longest a rollout can take; none: any length", unit="s", above=0)
+    straggler_factor: float = field(1.0, help="a straggler takes that many times as long", low=0, high=1e6)
+    cap: float | None = field(None, help="the longest a rollout can take; none: any length", **_SOME_SECONDS)
     success: tuple[float, ...] = field(
         (), help="lowest and highest success rate, the longest task the hardest; empty: no rewards", low=0, high=1
     )
@@ -72,10 +76,10 @@ class Config:
     version_unit: str | None = field(None, help="what a version counts" + _FILE, choices=CHOICES["version_unit"])
     requeue: str | None = field(None, help="what replaces what left untrained" + _FILE, choices=CHOICES["requeue"])
     filter: str | None = field(None, help="groups that are taken out" + _FILE, choices=CHOICES["filter"])
-    mean_time_to_failure: float | None = field(None, help="mean life of a worker; none: for ever", unit="s", above=0)
-    restart_seconds: float | None = field(0.0, help="until a dead worker is back; none: never", unit="s", low=0)
+    mean_time_to_failure: float | None = field(None, help="mean life of a worker; none: for ever", **_SOME_SECONDS)
+    restart_seconds: float | None = field(0.0, help="until a dead worker is back; none: never", **_SECONDS)
     evaluation_every: int = field(0, help="an evaluation every that many publications; 0: never", low=0)
-    evaluation_seconds: float = field(0.0, help="for which the trainer waits", unit="s", low=0)
+    evaluation_seconds: float = field(0.0, help="for which the trainer waits", **_SECONDS)
 
     def check(self) -> None:
         """Refuse what cannot run, before anything does."""

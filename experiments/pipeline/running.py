@@ -181,20 +181,24 @@ def _evidence(system: Any, changed: dict[str, Any], name: str) -> dict[str, str]
 
 
 def _conclusion(name: str, one: Run, m: dict[str, float]) -> str:
-    slower = "generation" if m["generate_seconds"] > one.rules.training_seconds else "training"
+    from labs.pipeline.told import held_up
+
+    train = one.rules.training_seconds + one.rules.sync_seconds / one.rules.steps_per_sync
+    slower = "generation" if m["generate_seconds"] > train else "training"
     return (
         f"{name} trains {m['trained_per_second']:.3g} trajectories per second at a mean lag of {m['lag_mean']:.2f} "
-        f"(largest {m['lag_max']:.0f}) and keeps {m['kept']:.1%} of them; {slower} is the slower side "
-        f"(busy: workers {m['workers_busy']:.0%}, trainer {m['trainer_busy']:.0%})."
+        f"(largest {m['lag_max']:.0f}) and keeps {m['kept']:.1%} of them; {slower} is the slower side"
+        f"{held_up(m, slower)} (busy: workers {m['workers_busy']:.0%}, trainer {m['trainer_busy']:.0%})."
     )
 
 
 def _next(config: Any) -> tuple[str, ...]:
-    """A slower trainer, a heavier tail."""
+    """A slower trainer, a heavier tail; where that is out of range, a faster one and a lighter one."""
     settings = spelled(config).removeprefix(" --set ").split(" ")
     rest = [pair for pair in settings if pair and pair.split("=")[0] not in ("system", "vary")]
     base = f"python -m labs simulate {config.system}" + (f" --set {' '.join(rest)}" if rest else "")
-    slow, tail = 4 * config.training_seconds or 1.0, min(config.sigma + 0.4, 10)
+    slow = 4 * config.training_seconds or 1.0
+    slow, tail = slow if slow <= 1e9 else slow / 16, config.sigma + (0.4 if config.sigma <= 9.6 else -0.4)
     return (
         f"{base} --vary training_seconds={config.training_seconds:g},{slow:g}",
         f"{base} --vary sigma={config.sigma:g},{tail:g}",

@@ -21,6 +21,8 @@ MACHINES = (
 )  # fmt: skip
 #: Settings for which 0 is no bound.
 UNBOUNDED = ("queue_batches", "concurrency_batches")
+#: Speeds of a pool, relative to a worker of speed 1.
+SPEEDS = (1e-6, 1e6)
 
 
 def changes(config: Any) -> dict[str, Any]:
@@ -39,6 +41,13 @@ def rules(config: Any) -> tuple[System, Rules]:
     pools = tuple(_pool(text) for text in config.pools)
     machines = {name: getattr(config, name) for name in MACHINES}
     built = system.rules(**machines, **changes(config), pools=pools)
+    if built.submission == "open":
+        for name in ("submission_batches", "submission_clock", "returns"):
+            if getattr(config, name) is not None:
+                raise InputError(
+                    f"{name} is set, but submission is open and counts nothing; allowed: {name}=none, or submission "
+                    f"budget or quota"
+                )
     if config.tasks * config.group_size > 1_000_000:
         raise InputError(
             f"tasks is {config.tasks} and group_size {config.group_size}; allowed: at most 1,000,000 trajectories"
@@ -58,9 +67,12 @@ def _pool(text: str) -> tuple[int, float]:
     try:
         if not times:
             raise ValueError
-        return int(size), float(speed)
+        pool = int(size), float(speed)
     except ValueError:
         raise InputError(f"pools has {text!r}; allowed: NUMBERxSPEED, such as 48x2.5") from None
+    if not SPEEDS[0] <= pool[1] <= SPEEDS[1]:
+        raise InputError(f"pools has {text!r}; allowed: a speed from {SPEEDS[0]:g} to {SPEEDS[1]:,.0f}")
+    return pool
 
 
 def work(config: Any, seed: int) -> Workload:
@@ -108,11 +120,14 @@ def varied(config: Any) -> list[tuple[str, Any]]:
     """
     if not config.vary:
         return []
-    found = []
+    found: list[tuple[str, Any]] = []
     for combination in itertools.product(*(_part(part) for part in config.vary.split("/"))):
         pairs = [pair for pairs in combination for pair in pairs]
         other = _with(config, pairs)
         rules(other)
+        twice = [name for name, known in found if known == other]
+        if twice:
+            raise InputError(f"vary asks for {twice[0]} twice; allowed: every setting once")
         found.append((" ".join(pairs), other))
     if len(found) > 64:
         raise InputError(f"vary asks for {len(found)} runs; allowed: at most 64")

@@ -45,14 +45,18 @@ class Config:
     systems: tuple[str, ...] = field(
         ("course-synchronous", "areal", "verl-fully-async"), help="systems of labs/pipeline/systems"
     )
-    bounds: tuple[int, ...] = field((1, 8), help="bounds on the lag of the course's system", unit="version", low=0)
+    bounds: tuple[int, ...] = field(
+        (0, 1, 2, 8), help="bounds on the lag of the course's system, ascending", unit="version", low=0
+    )
     system_runs: int = field(3, help="runs of every system and rule", low=1, high=1000)
     system_updates: int = field(30, help="updates that the tasks suffice for", unit="update", low=1, high=10_000)
     system_group_size: int = field(8, help="trajectories a task in the systems", unit="trajectory", low=2)
     system_learning_rate: float = field(5.0, help="step size of the systems", above=0, high=1000)
     workers: int = field(96, help="rollouts that run at once", unit="worker", low=1, high=100_000)
-    rollout_seconds: float = field(60.0, help="mean time of a rollout (lognormal, sigma 1)", unit="s", above=0)
-    training_seconds: float = field(120.0, help="time of a training step", unit="s", low=0)
+    rollout_seconds: float = field(
+        60.0, help="mean time of a rollout (lognormal, sigma 1)", unit="s", low=1e-9, high=1e9
+    )
+    training_seconds: float = field(120.0, help="time of a training step", unit="s", low=0, high=1e9)
     drift: int = field(40, help="updates after which the right answers change places", unit="update", low=1)
     drift_lag: int = field(8, help="age of what is old under the drift", unit="update", low=1, high=1000)
     drift_learning_rate: float = field(2.0, help="step size under the drift", above=0, high=1000)
@@ -64,19 +68,35 @@ class Config:
     search_runs: int = field(50, help="its runs", low=2, high=10_000)
 
     def check(self) -> None:
-        """Lags from 0 upwards, names that exist, and environments in which a target can change places."""
+        """Lags that the runs have, names that exist and systems that can work, a target that can change places."""
         from labs.pipeline import catalogue
 
         if len(self.lags) < 2 or self.lags[0] != 0 or list(self.lags) != sorted(set(self.lags)):
             raise InputError(f"lags is {list(self.lags)}; it starts with 0 and ascends, two lags at least")
+        for key, reach in (("updates", self.updates - 1), ("bias_update", self.bias_update)):
+            if self.lags[-1] > reach:
+                limit = f"with {key}={getattr(self, key)} the largest is {reach}"
+                raise InputError(f"lags goes to {self.lags[-1]}; {limit}")
+        for key in ("bias_update", "drift", "drift_lag", "search_lag"):
+            most = self.updates - (key != "bias_update")
+            if getattr(self, key) > most:
+                raise InputError(f"{key} is {getattr(self, key)}; with updates={self.updates} the largest is {most}")
+        if not self.bounds or list(self.bounds) != sorted(set(self.bounds)):
+            raise InputError(f"bounds is {list(self.bounds)}; it takes at least one, ascending")
+        for key in ("systems", "search_environments", "search_learning_rates"):
+            given = getattr(self, key)
+            twice = [value for value in given if given.count(value) > 1]
+            if twice:
+                raise InputError(f"{key} has {twice[0]} twice; allowed: each once")
         for name in self.systems:
             if name not in catalogue.names():
                 raise one_of("systems", name, catalogue.names())
+        measures.arms(self)
         for name in self.search_environments:
             if name not in environments:
                 raise one_of("search_environments", name, sorted(environments))
-        if not self.search_environments or not self.search_learning_rates or not (self.systems or self.bounds):
-            raise InputError("the search needs an environment and a step size, and there must be a system or a bound")
+        if not self.search_environments or not self.search_learning_rates:
+            raise InputError("the search needs at least one environment and one step size")
         if len(environments[self.environment].families) < 2:
             raise InputError(f"{self.environment} has one family; a drifting target needs two")
 
@@ -306,7 +326,7 @@ def _next(config: Config, seed: int) -> tuple[str, ...]:
 
 
 def figures(results: Sequence[Result]) -> Mapping[str, Figure]:
-    """`lag` (learning by lag and rule), `bias`, `systems` (curves by clock), `drift`, `search`."""
+    """`lag` (by lag and rule), `bias`, `systems` (curves by clock), `frontier`, `bounds`, `drift`, `search`."""
     from experiments.staleness import drawing
 
     return {
@@ -314,6 +334,7 @@ def figures(results: Sequence[Result]) -> Mapping[str, Figure]:
         "bias": drawing.bias(results),
         "systems": drawing.systems(results),
         "frontier": drawing.frontier(results),
+        "bounds": drawing.bounds(results),
         "drift": drawing.drift(results),
         "search": drawing.search(results),
     }

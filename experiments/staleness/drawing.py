@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.staleness import measures
-from labs import plots
+from labs import plots, timelines
 from labs.experiment import Result
 from labs.stats import t_interval
 
@@ -22,6 +22,8 @@ LOOKS = {
     "behaviour": (plots.RED, "-"),
     "log_linear": (plots.ORANGE, ":"),
 }
+#: What the systems train with, in words; the uncorrected one first.
+DENOMINATOR_WORDS = [measures.WORDS[rule] for rule in measures.DENOMINATORS.values()]
 #: Marks of the systems, by their place.
 MARKS = "os^Dv<>Pp*hX8d"
 
@@ -91,12 +93,12 @@ def systems(results: Sequence[Result]) -> Figure:
     for place, (denominator, rule) in enumerate(measures.DENOMINATORS.items()):
         line, last = grid[place], place == len(grid) - 1
         for ax, (key, unit) in zip(line, axes.items(), strict=True):
-            for name, color in zip(names, plots.CYCLE * 10, strict=False):
+            for i, (name, color) in enumerate(zip(names, plots.CYCLE * 10, strict=False)):
                 own = [row["curve"] for row in _systems(results, name, denominator)]
                 # Runs end at different times; each is shown as far as all of them go.
                 x = np.linspace(0.0, min(curve[key][-1] for curve in own), 60)
                 lines = [np.interp(x, curve[key], curve["success"]).tolist() for curve in own]
-                plots.band(ax, x.tolist(), lines, color, name)
+                plots.band(ax, x.tolist(), lines, color, name, ls=("-", "--", ":")[i // len(plots.CYCLE) % 3])
             ax.set_xlim(left=0)
             plots.label(ax, measures.WORDS[rule] if ax is line[0] else "", unit if last else "")
         line[0].set_ylabel("exact success (1)")
@@ -133,6 +135,48 @@ def frontier(results: Sequence[Result]) -> Figure:
     )
     plots.legend_below(fig, left, 5)
     return fig
+
+
+def bounds(results: Sequence[Result]) -> Figure:
+    """The course's asynchronous system under every bound: what a looser one buys, and what it costs."""
+    config = results[0].config
+    # One row a run, as the frontier of `labs simulate` has one a seed; the rule does not change how fast a system is.
+    runs = [
+        [{"bound": bound, **_bounded(results, bound, i)} for bound in config["bounds"]]
+        for i in range(config["system_runs"] * len(results))
+    ]
+    fig, panels = plots.figure(3, 1, height=7.6, sharex=True)
+    plain, *others = DENOMINATOR_WORDS
+    timelines.frontier(panels, runs, None, learning=plain)
+    panels[0].lines[0].set_label("throughput")
+    for words, color, line in zip(others, (plots.BLUE, plots.PURPLE), ("-", "--"), strict=True):
+        curves = [[row[words] for row in run] for run in runs]
+        plots.band(panels[2], config["bounds"], curves, color, words, marker="o", ls=line)
+    panels[2].set_ylim(-0.02, 1.04)
+    panels[2].set_xticks(config["bounds"], [str(bound) for bound in config["bounds"]])
+    plots.label(panels[0], "", "", "trained\n(trajectory / s)")
+    plots.label(panels[1], "", "", "age of a trained\ntoken (update)")
+    plots.label(panels[2], "", "staleness bound: max_policy_lag (version)", "exact success\nat the end (1)")
+    pairs = [pair for ax in panels for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+    fig.legend(*zip(*pairs, strict=True), loc="outside lower center", ncols=3)
+    fig.suptitle(
+        "Throughput and learning against the staleness bound\n"
+        f"the same tasks under every bound, older work is rejected; {_bars(len(runs))}"
+    )
+    return fig
+
+
+def _bounded(results: Sequence[Result], bound: int, at: int) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for denominator, rule in measures.DENOMINATORS.items():
+        row = _systems(results, f"bound {bound}", denominator)[at]
+        found[measures.WORDS[rule]] = row["curve"]["success"][-1]
+        if rule == "none":
+            found |= {
+                "trained_per_second": row["curve"]["samples"][-1] / (3600 * row["hours"]),
+                "lag_mean": row["token_lag"], "lag_max": row["largest_lag"],
+            }  # fmt: skip
+    return found
 
 
 def drift(results: Sequence[Result]) -> Figure:

@@ -87,7 +87,7 @@ def bias(config: Config, seed: int) -> list[dict[str, Any]]:
     for run in range(config.bias_runs):
         current = truth(environment, tables[-1, run])
         known = expected(base, current.log_probs, current.log_probs, 0)
-        for lag in (n for n in config.lags if n <= config.bias_update):
+        for lag in config.lags:
             behaviour = truth(environment, tables[-1 - lag, run])
             sequence, token = (kind(current, behaviour) for kind in (Ratios.sequence, Ratios.token))
             row: dict[str, Any] = {"run": run, "lag": lag, "effective": sequence.effective}

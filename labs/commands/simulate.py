@@ -105,6 +105,8 @@ def _print_sections(
     if "table" not in wanted and not any(pair.startswith("frontier=") for pair in pairs):
         pairs = (*pairs, "frontier=false")
     config = jobs.configure("pipeline", pairs=pairs)
+    if "table" in wanted and not config.frontier and not config.vary:
+        raise InputError("--show table has no row: frontier is false; allowed: frontier=true, or --vary KEY=A,B")
     result = execute("pipeline", config, jobs.check_seed(7 if seed is None else seed))
     click.echo("\n".join(lines(result.data["report"], wanted)))
 

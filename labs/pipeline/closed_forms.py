@@ -12,6 +12,7 @@ per step, instant publication, first in first out.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -128,7 +129,8 @@ def rejection(workers: int, batch: int, training: float, law: Sequence[float], b
 
 
 def _step(rate: float, batch: int, training: float, share: float) -> float:
-    return max(training, batch / (rate * (1 - share)))
+    # Not 0, by which it is divided, where rollouts take next to no time.
+    return max(training, batch / (rate * (1 - share)), sys.float_info.min)
 
 
 def rejection_given_duration(x: float, step: float, training: float, bound: int) -> float:

@@ -107,7 +107,7 @@ def _limits(run: Run, m: Mapping[str, float]) -> list[str]:
     slower = "generation" if generate > train else "training"
     found = [
         f"a batch takes {train:.3g} s to train and publish, and all workers {least:.3g} s to generate, "
-        f"{generate:.3g} s with what is thrown away or made again: {slower} is slower",
+        f"{generate:.3g} s with what is thrown away or made again: {slower} is slower{held_up(m, slower)}",
     ]
     blocked = _shares(_pools(run), run.seconds, ("busy", "task"))
     held = [f"{WAITS[what]} {share:.1%}" for what, share in blocked if share >= 0.0005]
@@ -127,6 +127,12 @@ def _limits(run: Run, m: Mapping[str, float]) -> list[str]:
     found.append(f"generated and not trained: {lost or 'nothing'}")
     found.append(f"while the trainer trains, {m['overlap']:.1%} of the workers generate")
     return found
+
+
+def held_up(m: Mapping[str, float], slower: str) -> str:
+    """What to add where the slower side is idle most of the time, so that its speed does not set the pace."""
+    busy = m["workers_busy" if slower == "generation" else "trainer_busy"]
+    return "" if busy >= 0.5 else f", yet busy only {busy:.1%} of the time: what it waits for sets the pace"
 
 
 def _time(run: Run) -> list[str]:
@@ -176,7 +182,9 @@ def _lag(run: Run, m: Mapping[str, float]) -> list[str]:
         counts = {k: spans.count(k) / len(spans) for k in sorted(set(spans))}
         text = ", ".join(f"{k}: {share:.1%}" for k, share in list(counts.items())[:8])
         found.append(f"versions in one trajectory: {text}{', ...' if len(counts) > 8 else ''}")
-        found.append(f"token lag: mean {m['token_lag_mean']:.3f} over the tokens that trained")
+        found.append(
+            f"token lag: mean {m['token_lag_mean']:.3f} over the tokens that trained, of which long rollouts have more"
+        )
     return found
 
 
