@@ -11,11 +11,12 @@ the future; `done` ends the trace (a truncated episode is done and not terminate
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from labs.errors import ShapeError
+from labs.errors import InputTypeError, ShapeError
 
 #: Columns of one transposed block; two or three blocks of a thousand rows fit the second-level cache.
 BLOCK = 256
@@ -63,11 +64,23 @@ def linear(a: Tensor, c: Tensor | float, last: Tensor | None = None) -> Tensor:
     return blocks_back((a, c.expand_as(a)) if isinstance(c, Tensor) else (a,), out, body)
 
 
+def numbers(**scalars: Any) -> None:
+    """Refuse discounts that are no numbers; a tensor of one element will do.
+
+    Raises:
+        InputTypeError: text, None, a list.
+    """
+    for name, value in scalars.items():
+        if not hasattr(value, "__float__"):
+            raise InputTypeError(f"{name} is {value!r}; it must be a number, usually from 0 to 1")
+
+
 def carried_gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
     """GAE that neither looks at nor spends anything on a masked position: value and trace are carried across it.
 
     `V' = m V + (1 - m) V'_next` and `A = m (delta + g l A_next) + (1 - m) A_next`, all `[B, T]` of one dtype.
     """
+    numbers(gamma=gamma, lam=lam)
     rows = rewards.shape[0]
     ahead, trace = rewards.new_zeros(rows), rewards.new_zeros(rows)
     decay = gamma * lam
@@ -88,6 +101,7 @@ def carried_gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam
 
 def carried_return(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
     """Discounted return `G = m (r + g G_next) + (1 - m) G_next`; what it holds on a masked position is the carry."""
+    numbers(gamma=gamma)
     state = rewards.new_zeros(rewards.shape[0])
 
     def body(r: Tensor, m: Tensor) -> Tensor:
@@ -101,6 +115,7 @@ def carried_return(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
 
 def discounted(rewards: Tensor, gamma: float, done: Tensor | None = None) -> Tensor:
     """Reward to go `G_t = r_t + g (1 - done) G_{t+1}` on every position of `[B, T]`."""
+    numbers(gamma=gamma)
     return linear(rewards, gamma if done is None else gamma * (~done).to(rewards.dtype))
 
 
@@ -122,6 +137,7 @@ def gae(
     terminated: Tensor | None = None,
 ) -> Tensor:
     """`A_t = r + g (1 - terminated) V' - V + g l (1 - done) A_{t+1}` on every position of `[B, T]`."""
+    numbers(gamma=gamma, lam=lam)
     future = next_values if terminated is None else next_values * (~terminated)
     delta = rewards + gamma * future - values
     return linear(delta, gamma * lam if done is None else gamma * lam * (~done).to(delta.dtype))
@@ -139,6 +155,7 @@ def td_lambda(
 
     The last position bootstraps as if it were done: nothing is known behind it but `V'`.
     """
+    numbers(gamma=gamma, lam=lam)
     trace = torch.full_like(rewards, lam) if done is None else lam * (~done).to(rewards.dtype)
     trace[:, -1] = 0.0
     discount = gamma * torch.ones_like(rewards) if terminated is None else gamma * (~terminated).to(rewards.dtype)
@@ -162,6 +179,7 @@ def vtrace(
     (vs - V)_{t+1}`, `A = min(rho, rho_max) (r + g (1 - terminated) vs_{t+1} - V)`, with `V'` for `vs_{t+1}` where done
     and in the last column.
     """
+    numbers(gamma=gamma, rho_max=rho_max, c_max=c_max)
     rho = log_ratio.exp()
     clipped = rho.clamp(max=rho_max)
     live = torch.ones_like(rewards) if terminated is None else (~terminated).to(rewards.dtype)

@@ -1,5 +1,7 @@
 """What is no tensor, no label, no setting: every public entry point says what, where, and what is allowed."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -82,3 +84,14 @@ def test_aggregation_and_kl_take_tensors_of_one_shape():
 def test_seeds_from_python(seeds, said):
     with pytest.raises(InputError, match=said):
         labs.run("agent", seeds=seeds, updates=1)
+
+
+DISCOUNTED = [n for n in sorted(estimators) if "gamma" in inspect.signature(estimators[n]).parameters]
+
+
+@pytest.mark.parametrize("name", DISCOUNTED)
+def test_a_discount_is_a_number(name):
+    given = {n: COLUMNS.get(n, TABLE) for n in ("token_level_rewards", "response_mask", *estimators[name].needs)}
+    given = {n: c[:, 0] if n in ("truncated", "bootstrap_values") else c for n, c in given.items()}
+    with pytest.raises(InputError, match="gamma is 'much'; it must be a number"):
+        estimators[name](**given, config={}, gamma="much")

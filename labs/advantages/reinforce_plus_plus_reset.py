@@ -25,7 +25,7 @@ from labs.errors import AssertedError
 from labs.grouping import expect
 from labs.masked import masked_whiten
 from labs.properties import Properties
-from labs.recursion import ahead, linear
+from labs.recursion import ahead, linear, numbers
 from labs.registry import estimators, opt
 
 
@@ -69,6 +69,7 @@ def reinforce_plus_plus_reset(
         raise AssertedError("reinforce_plus_plus_reset needs a config (it reads gamma from there) or gamma")
     expect(response_mask, token_level_rewards=token_level_rewards)
     gamma = opt(config, "gamma", 1.0) if gamma is None else gamma
+    numbers(gamma=gamma)
     following = ahead(response_mask.to(token_level_rewards.dtype)).mul_(gamma)
     returns = linear(token_level_rewards, following)
     return masked_whiten(returns, response_mask) * response_mask, returns
