@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import random
 from collections.abc import Collection
 from typing import Any
@@ -39,6 +40,14 @@ def field(
     """
     data = {"help": help, "unit": unit, "low": low, "high": high, "above": above, "below": below, "choices": choices}
     return dataclasses.field(default=default, metadata=data)
+
+
+def is_number(value: object) -> bool:
+    """True for a finite number; true and false are none, and neither is an integer too large for a float."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def settings(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
