@@ -181,8 +181,8 @@ def test_the_trainer_filters_as_counted():
         ([], "cannot tell"),
         ([0.9], "from 1 filtered batch(es), share 0.900, one cannot tell"),
         ([0.2, 0.8, 0.5], "one cannot tell"),
-        ([0.7, 0.71, 0.72], "show more"),
-        ([0.1, 0.11, 0.12], "show fewer"),
+        ([0.7, 0.71, 0.72], "show more than offered, 0.710"),
+        ([0.1, 0.11, 0.12], "show fewer than offered"),
     ],
 )
 def test_the_verdict(shares, words):

@@ -204,7 +204,7 @@ def verdict(row: Mapping[str, Any], shares: Sequence[float]) -> str:
         return f"{what}; from {len(shares)} filtered batch(es), share {found.value:.3f}, one cannot tell that apart"
     word = "more" if found.low > row["offered"] else "fewer"
     seen = f"{found.value:.3f} ({found.name} {found.low:.3f} to {found.high:.3f})"
-    return f"{what}; {len(shares)} filtered batches show {word}, {seen}"
+    return f"{what}; {len(shares)} filtered batches show {word} than offered, {seen}"
 
 
 def figures(results: Sequence[Result]) -> Mapping[str, Figure]:

@@ -160,8 +160,7 @@ def bounds(results: Sequence[Result]) -> Figure:
     pairs = [pair for ax in panels for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
     fig.legend(*zip(*pairs, strict=True), loc="outside lower center", ncols=3)
     fig.suptitle(
-        "Throughput and learning against the staleness bound\n"
-        f"the same tasks under every bound, older work is rejected; {_bars(len(runs))}"
+        f"Throughput and learning against the staleness bound\nsame tasks, older work is rejected; {_bars(len(runs))}"
     )
     return fig
 
