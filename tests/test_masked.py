@@ -247,3 +247,10 @@ def test_several_ranks_need_the_global_denominator(mode):
 def test_an_unknown_mode_is_answered_with_close_ones():
     with pytest.raises(InputError, match="did you mean token-mean"):
         agg_loss(torch.ones(1, 1), torch.ones(1, 1), "token_mean")
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.int32, torch.uint8, torch.int64])
+def test_labels_of_any_integer_type_become_int64(kind):
+    found = as_torch_index(torch.tensor([[3, 1], [1, 3]], dtype=kind))
+    assert found.dtype == torch.int64
+    assert found.tolist() == [3, 1, 1, 3]
