@@ -14,15 +14,14 @@ many random seeds?", for the pairing and the power.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from labs.errors import InputError, one_of
 from labs.stats import Interval, t_interval
+from labs.stored import document
 
 #: More seeds than this are never asked for: a difference that small is no difference.
 _MOST = 100_000
@@ -48,19 +47,15 @@ def load(path: str) -> Run:
     """The run in a folder, of one seed or of many.
 
     Raises:
-        InputError: no complete run is there.
+        InputError: no complete run is there, or it is damaged.
     """
-    try:
-        with open(os.path.join(path, "result.json"), encoding="utf-8") as file:
-            document = json.load(file)
-        if "per_seed" in document:
-            rows = [dict(row) for row in document["per_seed"]]
-            values = {int(row.pop("seed")): row for row in rows}
-        else:
-            values = {int(document["seed"]): document["headline"]}
-        run = Run(path=path, experiment=document["experiment"], config=document["config"], values=values)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(f"{path} is no folder of a complete run: it needs a result.json written by a run") from None
+    found = document(path)
+    if "per_seed" in found:
+        rows = [dict(row) for row in found["per_seed"]]
+        values = {row.pop("seed"): row for row in rows}
+    else:
+        values = {found["seed"]: found["headline"]}
+    run = Run(path=path, experiment=found["experiment"], config=found["config"], values=values)
     if not any(run.values.values()):
         raise InputError(f"{path} is a run of {run.experiment}, which has no headline numbers to compare")
     return run
@@ -241,7 +236,7 @@ def compare(a: Run, b: Run, metric: str | None = None) -> Comparison:
 
 
 def _names(run: Run) -> list[str]:
-    return [name for name, value in next(iter(run.values.values())).items() if isinstance(value, int | float)]
+    return list(next(iter(run.values.values())))
 
 
 def _difference(a: Run, b: Run, name: str, better: str) -> Difference:

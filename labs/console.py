@@ -62,6 +62,8 @@ def guard(call: Callable[..., object], *arguments: object) -> int:
     # The lab's tensors are tiny: more threads only cost time, and one thread makes any number of processes agree.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    if not _streams():
+        return _end(2, "standard output is closed; send it to a file, or to /dev/null")
     shown = warnings.showwarning
     warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
     try:
@@ -81,6 +83,25 @@ def guard(call: Callable[..., object], *arguments: object) -> int:
         warnings.showwarning = shown
 
 
+def _streams() -> bool:
+    """Put the null device where a standard stream was closed; False when that was standard output.
+
+    Otherwise the next file that is opened takes the place of the stream and gets what was meant for it.
+    """
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return True
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+    there = sys.stdout is not None
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - open to the end
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    return there
+
+
 def leave(code: int) -> NoReturn:
     """End the process; at once when it was a light one, whose orderly end costs a fifteenth of it and does nothing.
 
@@ -97,10 +118,13 @@ def leave(code: int) -> NoReturn:
 
 def _end(code: int, sentence: str) -> int:
     """Say the last sentence; make sure that Python has nothing left to complain about when it closes its streams."""
+    import re
+
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sentence = re.sub(r"\d{60,}", lambda digits: f"{digits[0][:10]}... ({len(digits[0])} digits)", sentence)
     try:
         say(f"error: {sentence}" if code != 130 else sentence)
     except OSError:

@@ -30,6 +30,9 @@ Progress = Callable[[int, int], None]
 #: Keys of the JSON document that are not the experiment's own.
 RESERVED = ("experiment", "seed", "fingerprint", "config", "headline", "summary", "conclusion", "next")
 
+#: The largest seed; every generator in use takes it.
+MAX_SEED = 2**32 - 1
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Result:

@@ -10,15 +10,16 @@ A run over many seeds is as many series, one a seed. Nothing here knows a tracke
 
 from __future__ import annotations
 
-import json
-import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from labs.config import is_number
 from labs.errors import InputError
-from labs.store import read_rows
+from labs.stored import results
+
+#: The trackers count steps in 64 bits.
+MOST_STEPS = 2**63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,29 +54,23 @@ def load(path: str) -> list[Series]:
     """The series of the run in a folder, one a seed.
 
     Raises:
-        InputError: no complete run is there, or its rows hold no number.
+        InputError: no complete run is there, it is damaged, or its rows hold no number.
     """
-    try:
-        with open(os.path.join(path, "result.json"), encoding="utf-8") as file:
-            document = json.load(file)
-        which = {key: document[key] for key in ("experiment", "fingerprint", "config")}
-        if "per_seed" in document:
-            stored = [(row["seed"], row["metrics"], row["headline"]) for row in read_rows(_in(path, "seeds.jsonl"))]
-        else:
-            stored = [(document["seed"], read_rows(_in(path, "metrics.jsonl")), document["headline"])]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is no folder of a complete run: it needs a result.json written by a run") from None
-    names = _verl_names(which["experiment"])
-    made = [Series(**which, seed=seed, steps=_steps(rows, headline, names)) for seed, rows, headline in stored]
+    found = results(path)
+    names = _verl_names(found[0].experiment)
+    made = [
+        Series(
+            experiment=result.experiment,
+            fingerprint=result.fingerprint,
+            seed=result.seed or 0,
+            config=result.config,
+            steps=_steps(result.metrics, result.headline, names),
+        )
+        for result in found
+    ]
     if not any(series.steps for series in made):
-        raise InputError(f"{path} is a run of {which['experiment']} without any number to export")
+        raise InputError(f"{path} is a run of {found[0].experiment} without any number to export")
     return made
-
-
-def _in(path: str, name: str) -> str:
-    return os.path.join(path, name)
 
 
 def _verl_names(experiment: str) -> dict[str, str]:
@@ -90,8 +85,9 @@ def _steps(
 ) -> list[tuple[int, dict[str, float]]]:
     steps: dict[int, dict[str, float]] = {}
     for index, row in enumerate(rows):
-        step = row["update"] if isinstance(row.get("update"), int) else index
-        numbers = {key: value for key, value in row.items() if key != "update" and _number(value)}
+        update = row.get("update")
+        step = update if isinstance(update, int) and is_number(update) and abs(update) < MOST_STEPS else index
+        numbers = {key: value for key, value in row.items() if key != "update" and is_number(value)}
         # A row that has both, the lab's name and verl's, has the same number twice; the lab's stays under its own.
         called = {key: key if "/" in key else names.get(key, "") for key in numbers}
         values = {
@@ -101,14 +97,10 @@ def _steps(
             for key, v in numbers.items()
         }
         steps.setdefault(step, {}).update(values)
-    final = {f"lab/headline/{key}": float(value) for key, value in headline.items() if _number(value)}
+    final = {f"lab/headline/{key}": float(value) for key, value in headline.items()}
     if final:
         steps.setdefault(max(steps, default=0), {}).update(final)
     return sorted((step, values) for step, values in steps.items() if values)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def missing(library: str, extra: str) -> NoReturn:

@@ -8,13 +8,10 @@ from typing import Any
 
 from labs.config import fingerprint
 from labs.errors import InputError
-from labs.experiment import Progress, Result, execute, figures
+from labs.experiment import MAX_SEED, Progress, Result, execute, figures
 from labs.registry import experiments
 from labs.stamp import Stamp, code
 from labs.store import RunFolder, dumps, lines
-
-#: The largest seed; every generator in use takes it.
-MAX_SEED = 2**32 - 1
 
 
 def configure(name: str, file: str | None = None, pairs: Sequence[str] = (), values: Mapping[str, Any] = {}) -> Any:
@@ -71,7 +68,10 @@ def run_one(name: str, config: Any, seed: int, order: Order, progress: Progress 
     if stored is not None:
         warn_if_code_changed(folder, order)
         if order.draw and not folder.has_figures(order.svg):
-            draw(folder, name, [stored], order)
+            from labs.stored import fits
+
+            with fits(folder.path):
+                draw(folder, name, [stored], order)
         return stored, True
     try:
         folder.prepare()

@@ -77,7 +77,8 @@ def plain(arguments: Sequence[str]) -> dict[str, Any] | None:
             continue
         value = arguments[at] if at < len(arguments) else "-"
         at += 1
-        if value.startswith("-") or (kind == "integer" and not (value.isascii() and value.isdecimal())):
+        integer = value.isascii() and value.isdecimal() and len(value) < 20  # Python reads no thousands of digits
+        if value.startswith("-") or (kind == "integer" and not integer):
             return None
         options[name] = int(value) if kind == "integer" else value
     return options
@@ -172,9 +173,12 @@ def _run(
     if report is not None:
         from labs.report import load
         from labs.report import report as page
+        from labs.stored import fits
 
         run = load(done.folder or "")
-        write(report, page(run.results, stamp=run.stamp))
+        with fits(done.folder if stored else None):
+            made = page(run.results, stamp=run.stamp)
+        write(report, made)
     text = dumps(done.document(), compact) + "\n" if output or as_json or compact else ""
     if output is not None:
         write(output, text)

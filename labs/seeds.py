@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from labs.errors import InputError
-from labs.experiment import spell
-from labs.jobs import MAX_SEED
+from labs.experiment import MAX_SEED, spell
 from labs.store import dumps, lines, read_rows, write
 
 __all__ = ["SeedRows", "parse_seeds", "spell"]
@@ -21,12 +21,13 @@ def parse_seeds(text: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if match is None:
             raise InputError(f"--seeds is {text!r}; write it as 0-31 or 0,2,5-7")
-        first, last = int(match[1]), int(match[2] or match[1])
+        # Python refuses to read a number of thousands of digits, and nobody wants to see one in a message.
+        first, last = (int(digits) if len(digits) <= 20 else math.inf for digits in (match[1], match[2] or match[1]))
         if not first <= last <= MAX_SEED:
-            raise InputError(f"--seeds has {part.strip()}; a range goes up, and no seed is above {MAX_SEED}")
+            raise InputError(f"--seeds has {part.strip()[:40]}; a range goes up, and no seed is above {MAX_SEED}")
         if last - first >= 1_000_000:
             raise InputError(f"--seeds has {part.strip()}; a run takes at most 1,000,000 seeds")
-        seeds.extend(range(first, last + 1))
+        seeds.extend(range(int(first), int(last) + 1))
     if len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds is {text!r}; it names a seed twice")
     return sorted(seeds)
@@ -45,7 +46,9 @@ class SeedRows:
         try:
             self._lock()
             self.rows = [] if fresh else read_rows(path)
-            self._file.truncate(len(lines(self.rows).encode()))
+            with open(path, "rb") as written:
+                whole = 0 if fresh else written.read().rfind(b"\n") + 1
+            self._file.truncate(whole)
         except BaseException:
             self._file.close()
             raise

@@ -15,9 +15,11 @@ trajectories. Everything but stamp.json and timing.jsonl has the same bytes when
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -52,14 +54,23 @@ def lines(rows: Iterable[Mapping[str, Any]]) -> str:
     return "".join(dumps(row, compact=True) + "\n" for row in rows)
 
 
+#: What to do about files of a run that are damaged.
+AGAIN = "the command that made the run makes it again with --fresh"
+
+
 def write(path: str, content: str | bytes) -> None:
     """Write a file whole or not at all: beside its place, then renamed.
 
     A link is followed, and what is no regular file (`/dev/stdout`, a named pipe) is written to rather than replaced.
+    Standard output under a name of its own gets the content where it stands, whatever is behind it.
     """
     data = content.encode() if isinstance(content, str) else content
-    path = os.path.realpath(path)
     special = os.path.exists(path) and not os.path.isfile(path)
+    if (special or path.startswith(("/dev/", "/proc/"))) and _is_standard_output(path):
+        _to_standard_output(data, path)
+        return
+    # The real path of an open pipe, `/proc/N/fd/pipe:[...]`, is none that can be opened.
+    path = path if special else os.path.realpath(path)
     beside = path if special else f"{path}.{os.getpid()}.tmp"
     try:
         with open(beside, "wb") as file:
@@ -74,43 +85,85 @@ def write(path: str, content: str | bytes) -> None:
         raise
 
 
+def _is_standard_output(path: str) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(1))
+    except OSError:
+        return False
+
+
+def _to_standard_output(data: bytes, path: str) -> None:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        left = memoryview(data)
+        while left:
+            left = left[os.write(1, left) :]
+    except OSError as error:
+        error.filename = None if error.errno == errno.EPIPE else path
+        raise
+
+
 def check_writable(path: str, option: str) -> None:
     """Refuse, before any work, a file that could not be written.
 
     Raises:
-        InputError: it is a folder, its folder is missing, or writing there is not allowed.
+        InputError: it is empty or a folder, its folder is missing, or writing there is not allowed.
     """
+    if not path:
+        raise InputError(f"{option} is empty; give a file")
     folder = os.path.dirname(os.path.realpath(path))
-    if not path or os.path.isdir(path):
-        raise InputError(f"{option} {path or repr(path)} is a folder; give a file")
+    if os.path.isdir(path):
+        raise InputError(f"{option} {path} is a folder; give a file")
     if not os.path.isdir(folder):
         raise InputError(f"{option} {path}: there is no folder {folder}")
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise InputError(f"{option} {path} cannot be written: permission denied")
 
 
-def check_folder(path: str) -> None:
-    """Refuse a file where the folder of all runs should be."""
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise InputError(f"{path} is a file; the folder of the runs (--results) goes elsewhere")
+def check_folder(path: str, option: str = "--results") -> None:
+    """Refuse, before any work, a place where no folder can be: nothing, a file, or below a file."""
+    if not path:
+        raise InputError(f"{option} is empty; give a folder")
+    above = os.path.abspath(path)
+    if os.path.exists(above) and not os.path.isdir(above):
+        raise InputError(f"{path} is a file; the folder for {option} goes elsewhere")
+    while not os.path.exists(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above):
+        raise InputError(f"{option} {path}: {above} is a file, so no folder can be below it")
 
 
-def read_rows(path: str) -> list[dict[str, Any]]:
+def read_rows(path: str, whole: bool = False) -> list[dict[str, Any]]:
     """The rows of a JSON Lines file, without a last line that a killed process left torn.
 
+    Args:
+        path: the file; one that is not there has no rows.
+        whole: refuse a file that is torn or not there, as no file of a complete run is.
+
     Raises:
-        InputError: a line before the last is no JSON.
+        InputError: a line before the last is no JSON object, or the file cannot be read.
     """
-    if not os.path.exists(path):
+    try:
+        with open(path, "rb") as file:
+            texts = file.read().split(b"\n")
+    except FileNotFoundError:
+        if whole:
+            raise InputError(f"{path} is missing, so the run is damaged; {AGAIN}") from None
         return []
-    with open(path, encoding="utf-8") as file:
-        texts = file.read().split("\n")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
     rows = []
     for number, text in enumerate(texts[:-1], start=1):  # what follows the last newline is torn, or nothing
         try:
-            rows.append(json.loads(text))
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}: line {number} is no JSON; remove the line, or run again with --fresh") from error
+            row = json.loads(text.decode())
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}: line {number} is no JSON object; remove the line, or run again with --fresh")
+        rows.append(row)
+    if whole and texts[-1]:
+        raise InputError(f"{path} is damaged: its last line is torn; {AGAIN}")
     return rows
 
 
@@ -125,6 +178,8 @@ class RunFolder:
 
     def __init__(self, results: str, experiment: str, fingerprint: str, seeds: str) -> None:
         self.path = os.path.join(results, experiment, f"{fingerprint}-s{seeds}")
+        self.experiment, self.fingerprint = experiment, fingerprint
+        self.seed = int(seeds) if seeds.isdecimal() else None
         self._made: list[str] = []
 
     def file(self, *names: str) -> str:
@@ -132,34 +187,48 @@ class RunFolder:
         return os.path.join(self.path, *names)
 
     def document(self) -> dict[str, Any] | None:
-        """The stored result, or None when the run is not complete."""
-        try:
-            with open(self.file("result.json"), encoding="utf-8") as file:
-                found = json.load(file)
-        except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        """The stored result, or None when the run is not complete: it is missing, damaged or another run's."""
+        if not os.path.exists(self.file("result.json")):
             return None
-        return found if isinstance(found, dict) else None
+        from labs import stored
+
+        try:
+            found = stored.document(self.path)
+        except InputError:
+            return None
+        return found if (found["experiment"], found["fingerprint"]) == (self.experiment, self.fingerprint) else None
 
     def result(self) -> Result | None:
         """The stored result of one seed, with its metric rows and trajectories."""
         document = self.document()
-        if document is None:
+        if document is None or document.get("seed") != self.seed:
             return None
-        result = Result.from_document(document, read_rows(self.file("metrics.jsonl")))
-        result.trajectories = read_rows(self.file("trajectories.jsonl"))
-        result.folder = self.path
+        from labs import stored
+
+        (result,) = stored.results(self.path)
         return result
 
     def prepare(self) -> None:
-        """Make the folder, so that a place that cannot be written is found before the work and not after it."""
+        """Make the folder, so that a place that cannot be written is found before the work and not after it.
+
+        Raises:
+            InputError: something that is no folder is where one should be, or the other way round.
+        """
         missing, path = [], self.path
         while path and not os.path.isdir(path):
             check_folder(path)
             missing.append(path)
             path = os.path.dirname(path)
         for path in reversed(missing):
-            os.mkdir(path)
+            try:
+                os.mkdir(path)
+            except FileNotFoundError:  # what the system answers below /proc, where the folder above is there
+                raise InputError(f"{path} cannot be made: its place takes no folders; give another --results") from None
             self._made.append(path)
+        for name in os.listdir(self.path):
+            folder = os.path.isdir(self.file(name))
+            if (folder and name.endswith((".json", ".jsonl"))) or (not folder and name == "figures"):
+                raise InputError(f"{self.file(name)} is a {'folder' if folder else 'file'}; move it out of the way")
         write(self.file(".probe"), b"")
         os.unlink(self.file(".probe"))
 

@@ -19,7 +19,8 @@ from labs.registry import experiments
 from labs.seeds import SeedRows, spell
 from labs.stamp import Stamp, code
 from labs.stats import Interval, t_interval
-from labs.store import RunFolder, dumps, lines, read_rows, write
+from labs.store import RunFolder, dumps, lines, write
+from labs.stored import fits, seed_rows
 
 
 @dataclass(kw_only=True, repr=False)
@@ -115,15 +116,20 @@ def run_many(
         check_seed(seed)
     mark = fingerprint(name, config)
     folder = RunFolder(order.results, name, mark, spell(seeds))
-    stored = read_rows(folder.file("seeds.jsonl")) if not order.fresh and folder.document() is not None else []
+    stored = []
+    if not order.fresh and folder.document() is not None:
+        stored = seed_rows(folder.file("seeds.jsonl"))
     if [row["seed"] for row in stored] == list(seeds):
         warn_if_code_changed(folder, order)
         sweep = _sweep(name, mark, config, stored, folder)
         if order.draw and not folder.has_figures(order.svg):
-            draw(folder, name, sweep.results, order)
+            with fits(folder.path):
+                draw(folder, name, sweep.results, order)
         return sweep, True
     try:
         folder.prepare()
+        if not order.fresh:
+            seed_rows(folder.file("seeds.jsonl"))
         stamp = Stamp(list(order.command))
         folder.reopen()
         rows = SeedRows(folder.file("seeds.jsonl"), fresh=order.fresh)
@@ -161,7 +167,10 @@ def run_many(
 
 def _sweep(name: str, mark: str, config: Any, rows: Sequence[dict[str, Any]], folder: RunFolder | None) -> Sweep:
     settings = as_dict(config)
-    results = [Result(experiment=name, fingerprint=mark, config=settings, **row) for row in rows]
+    own = ("seed", "headline", "data", "metrics")
+    results = [
+        Result(experiment=name, fingerprint=mark, config=settings, **{key: row[key] for key in own}) for row in rows
+    ]
     return Sweep(
         experiment=name, fingerprint=mark, config=settings, results=results, folder=folder.path if folder else None
     )

@@ -37,7 +37,12 @@ RUN = [
     ([*AGENT, "--results", ""], "--results", "folder"),
     ([*AGENT, "--results", "file"], "file is a file", "--results"),
     ([*AGENT, "--output", "."], "--output .", "is a folder"),
-    ([*AGENT, "--output", ""], "--output", "is a folder"),
+    ([*AGENT, "--output", ""], "--output", "is empty; give a file"),
+    ([*AGENT, "--seed", "9" * 5000], "--seed", "(5000 digits)"),
+    ([*AGENT, "--seeds", "0-" + "9" * 5000], "--seeds has 0-999", "no seed is above 4294967295"),
+    ([*AGENT, "--results", "file/x"], "file is a file", "--results"),
+    ([*AGENT, "--config", "long.json"], "--config long.json", "no JSON"),
+    ([*AGENT, "--config", "large.json"], "learning_rate is ", "(400 digits)"),
     ([*AGENT, "--output", "none/o.json"], "--output none/o.json", "no folder"),
     ([*AGENT, "--trajectories", "none/t.jsonl"], "--trajectories none/t.jsonl", "no folder"),
     ([*AGENT, "--config", "none.json"], "none.json", "No such file"),
@@ -82,7 +87,7 @@ WHOLE = [
     (["show", "losses/vanila"], "'vanila'", "did you mean vanilla?"),
     (["show", "loses/vanilla"], "'loses'", "did you mean losses?"),
     (["show", "losses/"], "''", "vanilla"),
-    (["show", "."], ".", "no complete run"),
+    (["show", "."], ".", "no folder of a complete run"),
     (["new"], "KIND", "Missing"),
     (["new", "estimator"], "NAME", "Missing"),
     (["new", "estimater", "mine"], "'estimater'", "did you mean estimator?"),
@@ -103,6 +108,8 @@ def _in_a_folder_with_bad_files(tmp_path, monkeypatch):
         "typo.json": '{"updaets": 3}',
         "text.json": '{"updates": "3"}',
         "seed.json": '{"seed": 3}',
+        "long.json": '{"updates": ' + "9" * 5000 + "}",
+        "large.json": '{"learning_rate": ' + "9" * 400 + "}",
     }
     for name, content in contents.items():
         (tmp_path / name).write_text(content)
@@ -119,7 +126,7 @@ def refused(said, words):
         assert word in said.err
 
 
-@pytest.mark.parametrize(("arguments", "what", "hint"), RUN, ids=[" ".join(row[0]) or "nothing" for row in RUN])
+@pytest.mark.parametrize(("arguments", "what", "hint"), RUN, ids=[" ".join(row[0])[:60] or "nothing" for row in RUN])
 def test_run(arguments, what, hint, tmp_path):
     before = sorted(os.listdir(tmp_path))
     refused(run(*arguments), (what, hint))

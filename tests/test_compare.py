@@ -135,5 +135,6 @@ def test_what_is_no_run_is_refused_in_one_sentence(tmp_path, make):
         (tmp_path / "r" / "result.json").write_text({"broken": "{", "list": "[1]"}[make])
     said = run("compare", str(tmp_path / "r"), str(tmp_path / "r"), whole=True)
     assert said.code == 2
-    assert "is no folder of a complete run" in said.err
+    word = "is damaged" if make in ("broken", "list") else "is no folder of a complete run"
+    assert word in said.err
     assert "Traceback" not in said.err

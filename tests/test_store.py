@@ -59,7 +59,7 @@ def test_write_follows_a_link_and_never_replaces_a_device(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "word"), [("", "is a folder"), ("none/a.json", "no folder"), ("f/a.json", "no folder")]
+    ("place", "word"), [(".", "is a folder"), ("none/a.json", "no folder"), ("f/a.json", "no folder")]
 )
 def test_places_that_cannot_be_written_are_known_before(tmp_path, place, word):
     (tmp_path / "f").write_text("")
@@ -111,7 +111,9 @@ class TestRunFolder:
         assert folder.document() is None
         folder.prepare()
         assert folder.document() is None
-        result = Result(data={"x": 1}, metrics=[{"m": 2}], trajectories=[{"t": 3}], experiment="agent", seed=7)
+        result = Result(
+            data={"x": 1}, metrics=[{"m": 2}], trajectories=[{"t": 3}], experiment="agent", seed=7, fingerprint="abc"
+        )
         files = {"metrics.jsonl": lines(result.metrics), "trajectories.jsonl": lines(result.trajectories)}
         folder.save(files, result.document())
         back = folder.result()

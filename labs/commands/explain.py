@@ -17,8 +17,6 @@ def command(run: str, column: str, number: int, place: str | None) -> None:
 
     The run is computed again up to that update from its configuration and seed; nothing is read but `result.json`.
     """
-    import json
-    import os
     import re
 
     import torch
@@ -27,16 +25,15 @@ def command(run: str, column: str, number: int, place: str | None) -> None:
     from labs.explain import explain
     from labs.registry import experiments
     from labs.settings import build
+    from labs.stored import document
 
-    match = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", place or "0,0")
+    match = re.fullmatch(r"\s*(\d{1,18})\s*,\s*(\d{1,18})\s*", "0,0" if place is None else place)
     if match is None:
         raise InputError(f"--at is {place!r}; it must be row,position, for instance 12,3")
-    try:
-        with open(os.path.join(run, "result.json"), encoding="utf-8") as file:
-            document = json.load(file)
-        name, settings, seed = document["experiment"], document["config"], document["seed"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(f"{run} is no folder of a complete run over one seed: it needs a result.json") from None
+    found = document(run)
+    if "per_seed" in found:
+        raise InputError(f"{run} has {len(found['per_seed'])} seeds; explain takes a run of one, made with --seed")
+    name, settings, seed = found["experiment"], found["config"], found["seed"]
     module = experiments[name]
     if not hasattr(module, "explained"):
         able = [n for n in experiments if hasattr(experiments[n], "explained")]

@@ -13,19 +13,18 @@ import click
 )
 def command(run: str, target: str, output: str) -> None:
     """Write the numbers of the folder RUN under verl's names; numbers that verl does not log are called lab/NAME."""
-    import os
-
     from labs.errors import InputError
     from labs.exporting import load
     from labs.registry import exports
     from labs.store import check_folder, check_writable
 
     write = exports[target]
-    remote = output.startswith(("http://", "https://"))
     if target in ("tensorboard", "trackio"):
-        if os.path.exists(output) and not os.path.isdir(output):
-            raise InputError(f"--output {output} is a file; {target} takes a folder")
-        check_folder(output)
-    elif not remote:
+        check_folder(output, "--output")
+    elif target != "mlflow" or not output.startswith(("http://", "https://")):
         check_writable(output, "--output")
-    click.echo(write(load(run), output))
+    runs = load(run)
+    try:
+        click.echo(write(runs, output))
+    except (FileNotFoundError, NotADirectoryError) as error:  # what the system answers to a folder below /proc
+        raise InputError(f"--output {output} cannot be made: {error.strerror}") from None

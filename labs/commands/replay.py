@@ -36,16 +36,45 @@ def command(
 
     A run of a pipeline: who did what when, and with --episode the life of one trajectory.
     """
-    from labs import replay
-    from labs.errors import InputError, one_of
-    from labs.replay import terminal
-    from labs.report.loading import load
+    import math
 
+    from labs.errors import InputError
+    from labs.report.loading import load
+    from labs.stored import fits
+
+    if held_out and number is not None:
+        raise InputError("--update and --held-out exclude each other: one replays training, one the last evaluation")
+    for option, value in (("--from", start), ("--to", end)):
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"{option} is {value}; it must be a number of seconds")
     results = load(run).results
     if len(results) > 1:
         raise InputError(f"{run} has {len(results)} seeds; replay takes a run of one, made with --seed")
-    result = results[0]
+    with fits(run):
+        _replay(run, results[0], number, held_out, episode, schedule, start, end, step)
+
+
+def _replay(
+    run: str,
+    result: Any,
+    number: int | None,
+    held_out: bool,
+    episode: int | None,
+    schedule: str | None,
+    start: float,
+    end: float | None,
+    step: bool,
+) -> None:
+    """Replay what was stored of one seed."""
+    from labs import replay
+    from labs.errors import InputError, one_of
+    from labs.replay import terminal
+
     lanes = {each.name: each for each in replay.schedules(result)}
+    if (schedule is not None or start or end is not None) and (held_out or number is not None or not lanes):
+        what = f"the pipelines of a run; {run} is one of {result.experiment}, which has none"
+        what = "pipelines, not for --update or --held-out" if lanes else what
+        raise InputError(f"--schedule, --from and --to are for {what}")
     if lanes and not held_out and number is None:
         name = list(lanes)[-1] if schedule is None else schedule
         if name not in lanes:
@@ -80,6 +109,8 @@ def _pipeline(terminal: Any, run: str, lanes: Any, episode: int | None, start: f
     if episode is None:
         if end is not None and end <= start:
             raise InputError(f"--to is {end:g}; it must be above --from, {start:g}")
+        if start and start >= lanes.seconds:
+            raise InputError(f"--from is {start:g}; {lanes.name} ends after {lanes.seconds:g} seconds")
         for line in terminal.gantt(lanes, start, end):
             click.echo(line)
         click.echo(f"next   python -m labs replay {run} --schedule {lanes.name} --episode 0")

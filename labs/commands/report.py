@@ -21,9 +21,12 @@ def command(run: str, output: str | None, lang: str, no_replay: bool) -> None:
 
     from labs.report import load, report
     from labs.store import check_writable, write
+    from labs.stored import fits
 
     stored = load(run)
     path = os.path.join(run, "report.html" if lang == "en" else f"report.{lang}.html") if output is None else output
     check_writable(path, "--output")
-    write(path, report(stored.results, lang, stamp=stored.stamp, replayed=not no_replay))
+    with fits(run):
+        page = report(stored.results, lang, stamp=stored.stamp, replayed=not no_replay)
+    write(path, page)
     click.echo(path)

@@ -111,17 +111,19 @@ def _run(folder: str) -> None:
     import os
 
     from labs.errors import InputError
+    from labs.stored import document
 
+    found = document(folder)
     try:
-        with open(os.path.join(folder, "result.json"), encoding="utf-8") as file:
-            document = json.load(file)
         with open(os.path.join(folder, "stamp.json"), encoding="utf-8") as file:
             stamp = json.load(file)
-        words = [*document["summary"], document.get("conclusion", "")]
-        name, config = document["experiment"], document["config"]
-    except (OSError, json.JSONDecodeError, KeyError, TypeError):
-        raise InputError(f"{folder} holds no complete run: it needs a result.json and a stamp.json") from None
-    which = f"seed {document['seed']}" if "seed" in document else f"{len(document['seeds'])} seeds"
+        if not isinstance(stamp, dict):
+            raise ValueError
+    except (OSError, ValueError, RecursionError):
+        raise InputError(f"{folder} is no folder of a complete run: its stamp.json is missing or damaged") from None
+    words = [*found.get("summary", ()), found.get("conclusion", "")]
+    name, config = found["experiment"], found["config"]
+    which = f"{len(found['per_seed'])} seeds" if "per_seed" in found else f"seed {found['seed']}"
     dirty = " with changes" if stamp.get("dirty") else ""
     click.echo(
         f"{name}, {which}, made {stamp.get('finished')} by lab {stamp.get('lab')}, commit {stamp.get('commit')}{dirty}"
