@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labs.evidence import Step
-from labs.gathering import state_groups
+from labs.gathering import drop_unusable, state_groups, step_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,10 +50,14 @@ def step_of_arrays(source: Source, form: str, arrays: Mapping[str, Any], meta: M
     step = Step(source=source.shown, format=form, step=source.number)
     columns: dict[str, NDArray[Any]] = {}
     for name, value in {**(meta or {}), **arrays}.items():
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError:  # lists of several lengths
+            step.notes.append(f"column {name} left out: its rows differ in length; pad them")
+            continue
         if array.ndim == 0:
-            if name in _STEP and array.dtype.kind in "iuf":
-                step.step = int(array)
+            if name in _STEP and array.dtype.kind in "iuf" and (stated := step_number(array.item())) is not None:
+                step.step = stated
             elif array.dtype.kind in "iufb":
                 step.scalars[name] = float(array)
             continue
@@ -67,6 +71,9 @@ def step_of_arrays(source: Source, form: str, arrays: Mapping[str, Any], meta: M
             step.notes.append(f"column {name} of shape {column.shape} left out: the batch has {step.rows} rows")
         else:
             step.columns[name] = column
+    if not step.columns:
+        step.rows = 0
+    drop_unusable(step)
     _masks(step)
     if source.facts.get("validation", source.validation):
         step.facts["validation"] = True

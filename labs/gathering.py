@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labs.evidence import Step
+from labs.evidence import Finding, Step, Where
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +27,15 @@ _SIMPLE = frozenset({int, float, bool})
 _COUNTS = {"responses", "prompts", "versions", "token_ids", "position_ids"}
 _WHOLE = {"session", "index", "version"}
 _MASKS = {"response_mask", "loss_mask", "attention_mask"}
+#: Columns that checks compute with: one number a row, one a token.
+_BY_ROW = (
+    "score", "advantage", "length", "characters", "session", "version", "duration", "accepted", "micro_batch",
+)  # fmt: skip
+_BY_TOKEN = (
+    "responses", "response_mask", "loss_mask", "attention_mask", "tool_mask", "completion_mask", "versions",
+    "rollout_log_probs", "old_log_probs", "ref_log_prob", "log_prob", "advantages", "returns", "values",
+    "rm_scores", "token_level_scores", "token_level_rewards", "rollout_is_weights",
+)  # fmt: skip
 
 #: What `convert` makes of one record: the step as the file states it (None: the file's name says) and its columns.
 Converted = tuple[Any, dict[str, Any]]
@@ -139,10 +148,35 @@ def as_step(source: Source, form: str, number: int | None, rows: Rows, faults: F
         source=source.shown, format=form, step=number, rows=len(rows.lines), facts=dict(facts),
         columns=columns(rows.values, rows.lines, faults), lines=np.asarray(rows.lines, dtype=np.int64),
     )  # fmt: skip
+    drop_unusable(step)
     if source.facts.get("validation", source.validation):
         step.facts.setdefault("validation", True)
     state_groups(step, source.facts.get("n"))
     return step
+
+
+def drop_unusable(step: Step) -> None:
+    """Take out the columns that checks would compute with and cannot; each becomes a finding, a wrong shape a note."""
+    for names, axes, shape in ((_BY_ROW, 1, "one number a row"), (_BY_TOKEN, 2, "one number a token")):
+        for name in names:
+            column = step.columns.get(name)
+            if column is None or (column.dtype.kind in "iufb" and column.ndim == axes):
+                continue
+            del step.columns[name]
+            if column.dtype.kind in "iufb":
+                step.notes.append(f"column {name} of shape {column.shape} left out: it is {shape}")
+                continue
+            kinds = {"c": "complex numbers", "M": "dates", "m": "durations", "V": "records"}
+            first = next((type(value) for value in column.flat if value is not None), None)
+            words: dict[type, str] = {str: "text", list: "lists", dict: "dictionaries"}
+            held = kinds.get(column.dtype.kind) or words.get(first or object, "objects")
+            step.found.append(
+                Finding(
+                    check="file", what=f"column {name} holds {held} where numbers are needed and was left out",
+                    where=Where(file=step.source, step=step.step), share=f"{len(column)} rows",
+                    why=f"no check that reads {name} saw it", advice=f"write {name} as {shape}", sure="certain",
+                )
+            )  # fmt: skip
 
 
 def columns(

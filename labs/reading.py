@@ -39,6 +39,10 @@ def expand(paths: Sequence[str], skipped: list[str] | None = None) -> list[tuple
     """
     found: list[tuple[str, bool]] = []
     passed: list[str] = [] if skipped is None else skipped
+
+    def closed(error: OSError) -> None:
+        passed.append(str(error.filename))
+
     for path in paths:
         if path == "-" or (os.path.exists(path) and not os.path.isdir(path)):
             found.append((path, True))
@@ -46,7 +50,7 @@ def expand(paths: Sequence[str], skipped: list[str] | None = None) -> list[tuple
         if not os.path.isdir(path):
             raise InputError(f"there is no file or folder {path}")
         here: list[str] = []
-        for folder, inside, names in os.walk(path, onerror=lambda error: passed.append(str(error.filename))):
+        for folder, inside, names in os.walk(path, onerror=closed):
             inside[:] = [name for name in inside if not name.startswith(".")]
             passed += [link for name in inside if os.path.islink(link := os.path.join(folder, name))]
             if {"result.json", "config.json"} <= set(names):

@@ -39,7 +39,7 @@ _WORDS = {
     "long": (f"is longer than {LONGEST_LINE // 2**20} MB and was skipped", _LOST, "write one row a line"),
     "number": ("has a step that is no whole number", "its place among the steps is unknown", "write step as 7"),
     "sample": ("stands for a sample that is no dictionary and was skipped", _LOST, "save one dictionary a sample"),
-    "quote": ("has a quotation mark that is not closed and was skipped", _LOST, "close it, or export the file again"),
+    "cell": ("has a quotation mark that is not closed (or a huge cell) and was skipped", _LOST, "export it again"),
     "order": ("belongs to a step that had ended before", "its groups cannot be judged whole", "sort the file by step"),
     "record": ("counts a record that cannot be read", _LOST, "the run is going on, or the file was cut: copy it again"),
     "cut": ("is the last that could be read: the compressed file is damaged", _LOST, "copy the file again"),

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import json
 import os
+import pickle
+import shlex
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from labs.errors import InputError
 from labs.evidence import Step
 from labs.gathering import step_number
 from labs.reading import plain, read
+from labs.shown_rows import Showcase
 from labs.sources import Source
 from tests.dump_examples import jsonl, text, v1_rows
 
@@ -132,3 +140,97 @@ def test_errors_that_no_reader_foresaw_are_said_without_python() -> None:
 def test_nothing_is_not_read_silently(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds nothing"):
         steps(text('{"step":1,"data":{"a":"text"}}\n')(tmp_path / "m.jsonl"))
+
+
+def arrays(path: Path, **more: Any) -> Path:
+    np.savez(path, **more)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [(["a", "b"], "text"), ([1j, 2j], "complex"), (np.array(["2026-01-01"] * 2, "M8[D]"), "dates"),
+     (np.zeros(2, [("x", "f4")]), "records")],
+)  # fmt: skip
+def test_columns_that_no_check_can_use_are_reported(tmp_path: Path, value: Any, word: str) -> None:
+    path = arrays(tmp_path / "b.npz", advantages=np.array(value), score=np.zeros(2), uid=np.array(["a", "a"]))
+    (step,) = steps(path)
+    assert set(step.columns) == {"score", "uid"}
+    assert word in step.found[0].what
+    assert "advantage" in step.found[0].what
+    for kind in ("worst", "odd", "same"):
+        showcase = Showcase(kind, 1)
+        showcase.look(step)
+        assert "score" in showcase.rows()[0].text()
+
+
+def test_columns_of_a_wrong_shape_are_noted(tmp_path: Path) -> None:
+    (step,) = steps(arrays(tmp_path / "b.npz", response_mask=np.ones(2), score=np.zeros((2, 3)), length=np.ones(2)))
+    assert set(step.columns) == {"length"}
+    assert {note.split(" of ")[0] for note in step.notes} >= {"column score", "column response_mask"}
+
+
+def zipped(path: Path, data: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.npy", data)
+    return path
+
+
+def huge() -> bytes:
+    """The header of an array of 745 GB, without the array."""
+    made = io.BytesIO()
+    np.lib.format.write_array_header_1_0(made, {"descr": "<f8", "fortran_order": False, "shape": (10**11,)})
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("write", "sentence"),
+    [
+        (lambda path: zipped(path, b"garbage"), "a is no array"),
+        (lambda path: zipped(path, huge()), "an array states more data than it has"),
+        (lambda path: arrays(path, uid=np.array(["a", None], dtype=object)), "save it with .astype"),
+        (lambda path: arrays(path, advantages=np.zeros((2, 3, 2))), "left out"),
+        (lambda path: torch.save({}, path), "holds nothing"),
+        (lambda path: torch.save({"samples": []}, path), "holds nothing"),
+        (lambda path: torch.save({"samples": [1, 2]}, path), "no dictionary"),
+        (lambda path: torch.save({"advantages": torch.empty(2, 3, device="meta")}, path), "no dense tensors"),
+        (lambda path: torch.save({"advantages": torch.eye(3).to_sparse()}, path), "no dense tensors"),
+    ],
+)  # fmt: skip
+def test_where_nothing_could_be_read_nothing_is_said_to_be_right(tmp_path: Path, write: Any, sentence: str) -> None:
+    write(tmp_path / "x.npz")
+    with pytest.raises(InputError, match=sentence) as caught:
+        steps(tmp_path / "x.npz")
+    assert "Error" not in str(caught.value)
+
+
+def test_samples_with_odd_values_keep_the_others(tmp_path: Path) -> None:
+    good = {"tokens": [1, 2, 3], "response_length": 2, "reward": 1.0, "group_index": 0, "response": "x"}
+    odd = [{**good, "response_length": "z"}, 5, {**good, "loss_mask": 7}, {**good, "response_length": float("inf")}]
+    torch.save({"rollout_id": float("nan"), "samples": [good, *odd]}, tmp_path / "rollout_3.pt")
+    made = steps(tmp_path / "rollout_3.pt")
+    assert (made[0].step, made[0].rows) == (3, 4)
+    assert made[0].columns["response_mask"].sum(1).tolist() == [2, 0, 2, 0]
+    assert {2, 3, 4} == set(faults(made))
+
+
+def test_a_quotation_mark_that_is_not_closed(tmp_path: Path) -> None:
+    made = steps(text('step,a\n1,"2\n3,4\n4,"5"\n')(tmp_path / "m.csv"))
+    assert [(step.step, step.scalars) for step in made if step.scalars] == [(3, {"a": 4.0}), (4, {"a": 5.0})]
+    assert "quotation mark" in faults(made)[2]
+    made = steps(text('Step,r - a,s - a\n1,1,1\n2,"2,2\n3,3,3\n')(tmp_path / "runs.csv"))
+    assert [step.step for step in made if step.scalars] == [1, 3, 1, 3]
+    assert [finding.share for finding in made[-1].found] == ["1 of 4 lines"]
+
+
+@pytest.mark.parametrize("name", ["a.pkl", "quo'te.pkl", 'dou"ble.pkl', "new\nline.pkl", "{0}.pkl", "$x `id` \\n.pkl"])
+def test_the_converter_can_be_pasted_whatever_the_file_is_called(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(pickle.dumps([1]))
+    with pytest.raises(InputError) as caught:
+        steps(tmp_path / name)
+    command = str(caught.value).split("run ", 1)[1].rsplit(" and diagnose", 1)[0]
+    python, flag, program = shlex.split(command)
+    assert (python, flag) == ("python", "-c")
+    assert "\n" not in program
+    named = [node.value for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Constant)]
+    assert {name, f"{name}.npz"} <= set(named)

@@ -26,7 +26,7 @@ class Bomb:
 def test_a_pickle_is_refused_with_its_converter_and_never_run(tmp_path: Path, protocol: int) -> None:
     path = tmp_path / "batch.pkl"
     path.write_bytes(pickle.dumps({"batch": Bomb()}, protocol=protocol))
-    with pytest.raises(InputError, match=r"is a pickle.*np\.savez\('batch\.pkl\.npz'"):
+    with pytest.raises(InputError, match=r"""is a pickle.*np\.savez\("batch\.pkl\.npz\""""):
         steps(path)
 
 

@@ -40,7 +40,10 @@ def read(source: Source) -> Iterator[Step]:
     count = 0
     at = 0
     for line, text in source.lines():
-        row = _cells(source, text)
+        row = _cells(source, text, strict=bool(header))
+        if header and not row:
+            source.faults.add("cell", line)
+            continue
         if not header:
             header = [name.strip() for name in row]
             at = _step_column(header) or 0
@@ -61,8 +64,11 @@ def _each(source: Source, header: list[str], at: int, runs: dict[str, list[tuple
     once = next(iter(runs))
     for run, columns in runs.items():
         for number, (line, text) in enumerate(source.lines()):
-            row = _cells(source, text)
-            if number and (run == once or (at < len(row) and _number(row[at]) is not None)):  # a fault counts once
+            row = _cells(source, text, strict=number > 0)
+            if not row and run == once:
+                source.faults.add("cell", line)
+            there = at < len(row) and _number(row[at]) is not None
+            if number and row and (run == once or there):  # a fault counts once
                 yield from _step(source, line, row, at, run, columns)
 
 
@@ -89,10 +95,10 @@ def _step_column(header: list[str]) -> int | None:
     return next((names.index(name) for name in _STEPS if name in names), None)
 
 
-def _cells(source: Source, text: str) -> list[str]:
+def _cells(source: Source, text: str, strict: bool = False) -> list[str]:
     try:
-        return next(csv.reader([text], delimiter=_delimiter(source)), [])
-    except csv.Error:  # a line break or NUL inside a cell: no line of a log
+        return next(csv.reader([text], delimiter=_delimiter(source), strict=strict), [])
+    except csv.Error:  # a NUL or 128 KB in a cell; when strict, a quotation mark that is not closed
         return []
 
 

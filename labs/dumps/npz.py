@@ -6,6 +6,7 @@ Array names as in `labs.arrays`. An array of Python objects is a pickle inside t
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -42,14 +43,18 @@ def read(source: Source) -> Iterator[Step]:
             for name in data.files:
                 try:
                     arrays[name] = data[name]
+                    if isinstance(arrays[name], bytes):  # what numpy gives for a member that is no array
+                        raise InputError(f"{source.shown} is no whole .npz archive: {name} is no array")
                 except ValueError as error:
-                    if "pickle" not in str(error).lower():
+                    if isinstance(error, InputError) or "pickle" not in str(error).lower():
                         raise
                     objects.append(name)
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError, KeyError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{source.shown} is no whole .npz archive: {error}") from error
+    except InputError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyError, NotImplementedError) as error:
+        raise InputError(f"{source.shown} is no whole .npz archive: it was cut or damaged") from error
+    except MemoryError as error:
+        raise InputError(f"{source.shown} is no whole .npz archive: an array states more data than it has") from error
     step = step_of_arrays(source, "npz", arrays)
     if objects:
         what = ", ".join(objects)

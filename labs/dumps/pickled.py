@@ -5,6 +5,7 @@ Unpickling runs code that the file brings. The lab never does it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 LOG: dict[str, str] = {}
 #: Run in the training environment, where the pickle is trusted and its classes can be imported.
 CONVERTER = (
-    "import pickle, numpy as np; d = pickle.load(open('{0}', 'rb')); np.savez('{0}.npz', "
+    'import pickle, numpy as np; d = pickle.load(open({0}, "rb")); np.savez({1}, '
     "**{{k: (v.float() if v.is_floating_point() else v).cpu().numpy() for k, v in d.batch.items()}}, "
-    "uid=np.array(d.non_tensor_batch['uid']).astype(str))"
+    'uid=np.array(d.non_tensor_batch["uid"]).astype(str))'
 )
 _TORCH = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 
@@ -42,7 +43,14 @@ def read(source: Source) -> Iterator[Step]:
 
 def refusal(source: Source) -> str:
     """The sentence, with the converter for this file."""
+    program = CONVERTER.format(_literal(source.name), _literal(f"{source.name}.npz"))
     return (
         f"{source.shown} is a pickle, which runs code when it is opened and so never is; where you trust it, run "
-        f'python -c "{CONVERTER.format(source.name)}" and diagnose {source.name}.npz'
+        f"python -c {shlex.quote(program)} and diagnose {shlex.quote(source.name)}.npz"
     )
+
+
+def _literal(name: str) -> str:
+    """The name between double quotes as Python reads it, on one line: the shell needs the single ones."""
+    inner = repr('"' + name)[2:-1]  # repr takes double quotes only for text without any
+    return '"' + inner.replace("\\'", "'").replace('"', '\\"') + '"'

@@ -44,7 +44,7 @@ def read(source: Source) -> Iterator[Step]:
         (length,) = struct.unpack("<Q", data[:8])
         about = json.loads(data[8 : 8 + length]).get("__metadata__", {})
     except (SafetensorError, ValueError, KeyError) as error:
-        raise InputError(f"{source.shown} is no whole safetensors file: {error}") from error
+        raise InputError(f"{source.shown} is no whole safetensors file: it was cut or damaged") from error
     arrays = {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in tensors.items()}
     yield step_of_arrays(source, "safetensors", arrays, {name: _value(text) for name, text in about.items()})
 
@@ -52,5 +52,5 @@ def read(source: Source) -> Iterator[Step]:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

@@ -19,7 +19,7 @@ from labs.arrays import step_of_arrays
 from labs.dumps.pickled import refusal
 from labs.errors import InputError
 from labs.evidence import Step
-from labs.gathering import Rows, as_step
+from labs.gathering import Rows, as_step, step_number, to_float
 
 if TYPE_CHECKING:
     from labs.sources import Source
@@ -36,6 +36,8 @@ _SLIME = {
     "loss_mask": "loss_mask", "loss_masks": "loss_mask", "values": "values", "advantages": "advantages",
     "returns": "returns", "prompt": "prompt", "weight_versions": "weight_versions", "index": "index",
 }  # fmt: skip
+#: A response that states more tokens than this states nonsense.
+_LONGEST = 2**24
 _ENDS = {"completed": "stop", "truncated": "length", "aborted": "abort"}
 
 
@@ -54,7 +56,7 @@ def read(source: Source) -> Iterator[Step]:
     except Exception as error:
         if "weights" in str(error).lower() or "unsupported" in str(error).lower():
             raise InputError(refusal(source)) from None
-        raise InputError(f"{source.shown} is no whole file of torch.save: {str(error).splitlines()[0]}") from None
+        raise InputError(f"{source.shown} is no whole file of torch.save: it was cut or damaged") from None
     if isinstance(data, Mapping) and isinstance(data.get("samples"), list):
         yield _samples(source, data)
         return
@@ -63,8 +65,12 @@ def read(source: Source) -> Iterator[Step]:
     flat = {**{k: v for k, v in data.items() if not isinstance(v, Mapping)}}
     for part in ("batch", "non_tensor_batch", "meta_info"):
         flat.update(data.get(part) or {} if isinstance(data.get(part), Mapping) else {})
-    arrays = {name: _array(value) for name, value in flat.items()}
-    yield step_of_arrays(source, "torch_file", {name: value for name, value in arrays.items() if value is not None})
+    arrays = {str(name): _array(value) for name, value in flat.items()}
+    step = step_of_arrays(source, "torch_file", {name: value for name, value in arrays.items() if value is not None})
+    left = [name for name, value in arrays.items() if value is None]
+    if left:
+        step.notes.append(f"left out, no dense tensors or simple lists: {', '.join(left)}")
+    yield step
 
 
 def _array(value: Any) -> Any:
@@ -72,7 +78,9 @@ def _array(value: Any) -> Any:
 
     if isinstance(value, torch.Tensor):
         value = value.detach()
-        return (value.float() if value.is_floating_point() else value).numpy() if not value.is_nested else None
+        if value.is_nested or value.is_quantized or value.is_meta or value.layout != torch.strided:
+            return None
+        return (value.float() if value.is_floating_point() else value).resolve_conj().resolve_neg().numpy()
     if isinstance(value, int | float | str):
         return value
     simple = isinstance(value, list | tuple) and all(isinstance(v, int | float | str) for v in value)
@@ -83,13 +91,23 @@ def _samples(source: Source, data: Mapping[str, Any]) -> Step:
     """Slime's samples as rows; `loss_mask` None means all ones, a removed sample has mask 0 and still its reward."""
     rows, train = Rows(), "format_version" in data
     for at, sample in enumerate(data["samples"], start=1):
+        if not isinstance(sample, Mapping):
+            source.faults.add("sample", at)
+            continue
         row = {new: _values(sample[old]) for old, new in _SLIME.items() if sample.get(old) is not None}
-        length = int(row.get("length", 0) or 0)
+        tokens = row.pop("sequence", None)
+        length = step_number(row.get("length", 0))
+        if length is None or not 0 <= length <= _LONGEST:
+            source.faults.add("type", at, "length")
+            row["length"] = length = 0
+        if not isinstance(row.get("loss_mask", []), list):
+            source.faults.add("type", at, "loss_mask")
+            del row["loss_mask"]
         kept = row.setdefault("loss_mask", [1] * length)
         row["response_mask"] = [0] * len(kept) if sample.get("remove_sample") else kept
-        row["responses"] = list(row.pop("sequence", []))[-length:] if length else []
+        row["responses"] = tokens[-length:] if length and isinstance(tokens, list) else []
         versions = row.pop("weight_versions", None)
-        if versions:
+        if versions and isinstance(versions, list):
             row["version"] = versions[-1]
         row["finish_reason"] = "length" if sample.get("truncated") else _ENDS.get(str(sample.get("status")), "stop")
         if sample.get("group_index") is not None:
@@ -103,9 +121,9 @@ def _samples(source: Source, data: Mapping[str, Any]) -> Step:
         rows.add(at, row)
     raw = data.get("raw_reward")
     if train and isinstance(raw, list) and len(raw) == len(rows.lines):
-        rows.values["score"] = [float(value) for value in raw]
-    number = data.get("rollout_id")
-    return as_step(source, "torch_file", int(number) if number is not None else source.number, rows, source.faults)
+        rows.values["score"] = [to_float(value) for value in raw]
+    number = step_number(data.get("rollout_id"))
+    return as_step(source, "torch_file", source.number if number is None else number, rows, source.faults)
 
 
 def _values(value: Any) -> Any:

@@ -66,8 +66,8 @@ def read(source: Source) -> Iterator[Step]:
                         source.faults.add("number", line)
                     number = source.number if number is None else number
                     rows.setdefault(number, Rows()).add(line, _row(record))
-    except (ArrowException, OSError) as error:
-        raise InputError(f"{source.shown} is no whole Parquet file: {str(error).splitlines()[0]}") from None
+    except (ArrowException, OSError):
+        raise InputError(f"{source.shown} is no whole Parquet file: it was cut or damaged") from None
     source.faults.rows = source.faults.lines = line
     for number, gathered in sorted(rows.items(), key=lambda pair: -1 if pair[0] is None else pair[0]):
         stated = source.facts.get("n")
