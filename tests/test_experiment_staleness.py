@@ -220,7 +220,9 @@ class TestWords:
         words = {"action_loss": yes, "action_repair": yes, "reward_loss": yes, "reward_repair": no}
         assert "weights return 0.200 of the 0.200" in staleness.repair(words)
         assert "nothing of the 0.200 that old rewards cost" in staleness.repair(words)
-        assert "old actions do not visibly cost" in staleness.repair({**words, "action_loss": no})
+        assert "cost anything, 0.000 (95 % -0.100 to 0.100, n = 5), and weights return nothing of the 0.200" in (
+            staleness.repair({**words, "action_loss": no})
+        )
         assert "do not visibly repair" in staleness.repair({**words, "action_repair": no})
         assert "old rewards do not visibly cost" in staleness.repair({**words, "reward_loss": no})
 

@@ -280,7 +280,8 @@ def repair(drifts: Mapping[str, Interval]) -> str:
         actions = f"weights return {back.value:.3f} of the {loss.value:.3f} that old actions cost"
     if above(cost) is not True:
         return f"Under a drifting target {actions}, and old rewards do not visibly cost anything, {short(cost)}."
-    return f"Under a drifting target {actions}, and nothing of the {cost.value:.3f} that old rewards cost."
+    again = "" if actions.startswith("weights return") else "weights return "
+    return f"Under a drifting target {actions}, and {again}nothing of the {cost.value:.3f} that old rewards cost."
 
 
 def at_best(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
