@@ -9,6 +9,7 @@ apart; text is large enough that a figure can be read at half its size.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -178,6 +179,12 @@ def heatmap(
 def legend_below(fig: Figure, axes: Axes, columns: int = 3) -> None:
     """One legend under all axes, so that it never covers data."""
     fig.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+
+
+def logarithmic(axes: Axes) -> None:
+    """A logarithmic y axis where anything drawn so far is positive; a linear one otherwise, which shows the zeros."""
+    if math.isfinite(axes.yaxis.get_minpos()):
+        axes.set_yscale("log")
 
 
 def settle(fig: Figure) -> None:

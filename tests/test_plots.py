@@ -114,3 +114,14 @@ def test_positions_do_not_hang_on_the_last_bits_of_the_solver():
     assert not fig.get_constrained_layout()
     for value in fig.axes[0].get_position(original=True).bounds:
         assert value == pytest.approx(round(value, 6), abs=1e-15)
+
+
+@pytest.mark.parametrize(("values", "scale"), [([0.0, 0.0], "linear"), ([0.0, 1e-9], "log"), ([], "linear")])
+def test_an_axis_is_logarithmic_only_where_something_is_positive(values, scale, recwarn):
+    with plots.style():
+        fig, axes = plots.figure()
+        axes.plot(values)
+        plots.logarithmic(axes)
+        plots.png(fig)
+    assert axes.get_yscale() == scale
+    assert not recwarn.list

@@ -90,13 +90,13 @@ def ratios(results: Sequence[Result]) -> Figure:
     places, names = _names(config["lags"])
     text = plots.band(middle, places, _curves(rows, "effective"), plots.BLUE, "exact", ls="--")
     plots.band(middle, places, _curves(rows, "sampled_effective"), plots.ORANGE, drawn)
-    middle.set_yscale("log")
+    plots.logarithmic(middle)
     plots.label(middle, "Effective sample", "lag (update)", "effective / all episodes (1)")
     middle.legend(loc="lower left")
     for key, color, word in (("kl_behaviour", plots.RED, "behaviour"), ("kl_old", plots.BLUE, "old"),
                              ("kl_reference", plots.GREEN, "reference")):  # fmt: skip
         plots.band(right, places, _curves(rows, key), color, word)
-    right.set_yscale("log")
+    plots.logarithmic(right)
     plots.label(right, "KL of current from", "lag (update)", "KL of whole episodes (nat)")
     right.legend(loc="upper left", bbox_to_anchor=(0.0, 0.97))
     for ax in (middle, right):
