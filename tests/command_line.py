@@ -63,3 +63,9 @@ def files(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name not in VARYING
     }
+
+
+def only_run(tmp_path, experiment="agent"):
+    """The folder of the one run below a folder where a test has run one."""
+    (folder,) = (tmp_path / "results" / experiment).iterdir()
+    return folder
