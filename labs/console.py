@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import time
 import warnings
@@ -15,7 +16,23 @@ from labs.errors import InputError
 
 def say(text: str) -> None:
     """One line on standard error, where it does not mix with results."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(printable(text) + "\n")
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters as escapes, so that text of a file cannot steer the terminal.
+
+    Line breaks and tabs stay. Escaped are the other controls, marks that reverse the order of text, and halves of
+    surrogate pairs, which no terminal can be sent.
+
+    >>> printable(chr(27) + "[2J" + chr(7) + " ok")
+    '\\x1b[2J\\x07 ok'
+    """
+    return re.sub(
+        "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]",
+        lambda found: found[0].encode("unicode_escape").decode(),
+        text,
+    )
 
 
 class Bar:

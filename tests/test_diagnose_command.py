@@ -143,11 +143,48 @@ def test_arguments_that_cannot_be(tmp_path: Path) -> None:
     for arguments, sentence in (
         ((), "Missing argument"), ((tmp_path / "no",), "no file or folder"), ((path, "--n", "0"), "--n"),
         ((path, "--state", "betta=1"), "did you mean beta"), ((path, "--state", "beta=x"), "takes a value like"),
-        ((path, "--show", "best"), "worst"),
+        ((path, "--show", "best"), "worst"), ((path, "--state", "estimator=grop"), "did you mean grpo"),
+        ((path, "--state", "loss_mode=vanila"), "did you mean vanilla"),
+        ((path, "--state", "loss_agg_mode=zzz"), "allowed: token-mean"),
+        ((path, "--state", "kl_loss_type=k9"), "low_var_kl"), ((path, "--state", "max_lag=-9"), "at least 0"),
+        ((path, "--state", "actions=0"), "at least 1"), ((path, "--state", "beta=nan"), "a number of at least 0"),
+        ((path, "--state", "beta=inf"), "a number"), ((path, "--state", "eos=-1"), "at least 0"),
     ):  # fmt: skip
         said = diagnose(*arguments)
         assert said.code == 2, arguments
         assert sentence in said.err
+
+
+def test_facts_that_can_be(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "12.jsonl", healthy_rows(12))
+    stated = {"estimator": "rloo", "loss_agg_mode": "token-sum", "kl_loss_type": "k3+", "beta": 0.0, "pad": -100}
+    said = diagnose(path, *(word for key, value in stated.items() for word in ("--state", f"{key}={value}")), "--json")
+    assert json.loads(said.out)["facts"] == stated
+
+
+def test_text_of_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    evil = "\x1b[2J\x1b]0;title\x07\r\u202e\ud800"
+    rows = [{**row, "output": evil, "extra": evil, "gts": "\x9b31m"} for row in healthy_rows(12)]
+    path = text("".join(json.dumps(row) + "\n" for row in rows))(tmp_path / "12.jsonl")
+    shown = diagnose(path, "--show", "worst")
+    assert "\\x1b[2J\\x1b]0;title\\x07\\r\\u202e\\ud800" in shown.out
+    name = tmp_path / "a\x1b[2J.csv"
+    found = diagnose(text("step,a\x1b[2Jb\n1,nan\n2,x\n")(name), "--n", "4")
+    assert found.code == 1
+    refused = diagnose(text("nothing")(tmp_path / "b\x1b[2J"))
+    for said in (shown.out, found.out, refused.err):
+        assert "\\x1b[2J" in said
+        assert not set(said) & {chr(c) for c in (*range(9), *range(11, 32), *range(127, 160), 0x202E, 0xD800)}
+
+
+def test_numbers_that_overflow_are_found_and_not_warned_about(tmp_path: Path) -> None:
+    arrays = batch_arrays()
+    arrays["advantages"] = np.where(arrays["response_mask"] > 0, 1e308, 0.0)
+    arrays["token_level_scores"] = np.where(arrays["response_mask"] > 0, 1e308, -1e308)
+    np.savez(tmp_path / "batch.npz", **arrays)
+    said = diagnose(tmp_path / "batch.npz", "--show", "odd", "--json")
+    assert said.code == 1
+    assert said.err == ""
 
 
 def test_rows_are_shown(tmp_path: Path) -> None:

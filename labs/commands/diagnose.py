@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any
 
 import click
 
 _WIDTH = 110
-#: What --state takes, and the type of each.
-_STATES: dict[str, Any] = {
-    "estimator": str, "loss_mode": str, "loss_agg_mode": str, "kl_loss_type": str, "beta": float, "actions": int,
-    "eos": int, "pad": int, "overlong_buffer": int, "max_lag": int,
+#: What --state takes: the type of each and the least that it may be.
+_STATES: dict[str, tuple[Any, float | None]] = {
+    "estimator": (str, None), "loss_mode": (str, None), "loss_agg_mode": (str, None), "kl_loss_type": (str, None),
+    "beta": (float, 0), "actions": (int, 1), "eos": (int, 0), "pad": (int, None), "overlong_buffer": (int, 0),
+    "max_lag": (int, 0),
 }  # fmt: skip
 
 
@@ -60,13 +63,15 @@ def command(
     bar = Bar(quiet)
     examination, showcase = Examination(facts), Showcase(show, k) if show else None
     try:
-        for step in read(paths, facts, lambda done, total: bar(done >> 20, max(total >> 20, 1))):
-            examination.look(step)
-            if showcase is not None:
-                showcase.look(step)
+        with warnings.catch_warnings():  # of libraries, about numbers in the data: checks say what is wrong with those
+            warnings.simplefilter("ignore")
+            for step in read(paths, facts, lambda done, total: bar(done >> 20, max(total >> 20, 1))):
+                examination.look(step)
+                if showcase is not None:
+                    showcase.look(step)
+            done = examination.end()
     finally:
         bar.close()
-    done = examination.end()
     done.unlocks = unlocks(done.formats, [each.check for each in done.unchecked], examination.names)
     runs = _reproduced(done) if reproduce else []
     if as_json:
@@ -76,7 +81,7 @@ def command(
     else:
         _print(done, runs)
         for row in showcase.rows() if showcase is not None else ():
-            click.echo("\n" + row.text())
+            _echo("\n" + row.text())
     if page is not None:
         _write(page, done, runs, lang)
     return 0 if done.clean else 1
@@ -91,11 +96,35 @@ def _facts(stated: tuple[str, ...]) -> dict[str, Any]:
         key, _, text = pair.partition("=")
         if key not in _STATES:
             raise one_of("--state", key, list(_STATES))
+        kind, least = _STATES[key]
+        if kind is str:
+            names = _names(key)
+            if text not in names:
+                raise one_of(f"--state {key}", text, names)
+            made[key] = text
+            continue
         try:
-            made[key] = _STATES[key](text)
+            made[key] = kind(text)
         except ValueError:
-            raise InputError(f"--state {pair}: {key} takes a value like {key}={_STATES[key]('1')}") from None
+            raise InputError(f"--state {pair}: {key} takes a value like {key}={kind('1')}") from None
+        if not math.isfinite(made[key]) or (least is not None and made[key] < least):
+            raise InputError(f"--state {pair}: {key} is a number{f' of at least {least}' if least is not None else ''}")
     return made
+
+
+def _names(key: str) -> list[str]:
+    """What a fact that is a name may be."""
+    from labs.registry import estimators, losses
+
+    if key in ("estimator", "loss_mode"):
+        return list(estimators if key == "estimator" else losses)
+    if key == "loss_agg_mode":
+        from labs.masked import AGG_MODES
+
+        return list(AGG_MODES)
+    from labs.kl import ESTIMATORS
+
+    return [*ESTIMATORS, *(f"{name}+" for name in ESTIMATORS)]
 
 
 def _write(path: str, done: Any, runs: list[dict[str, Any]], lang: str) -> None:
@@ -120,7 +149,7 @@ def _print(done: Any, runs: list[dict[str, Any]]) -> None:
     for kind in [*done.faults, *done.remarks]:
         first = kind.findings[0]
         verdict = "note" if first.kind == "note" else f"FAIL ({first.sure})"
-        click.echo(f"\n{f'{kind.code} {kind.check}'.strip()}: {verdict}")
+        _echo(f"\n{f'{kind.code} {kind.check}'.strip()}: {verdict}")
         _wrapped(first.what, "  what   ")
         for lead in ("where", "share", "why", "advice"):
             text = str(getattr(first, lead))
@@ -159,11 +188,18 @@ def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def _echo(text: str) -> None:
+    """Print text that files may have written."""
+    from labs.console import printable
+
+    click.echo(printable(text))
+
+
 def _wrapped(text: str, lead: str) -> None:
     import textwrap
 
     indent = " " * min(len(lead), 12)
-    click.echo(textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=lead, subsequent_indent=indent))
+    _echo(textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=lead, subsequent_indent=indent))
 
 
 def _reproduced(done: Any) -> list[dict[str, Any]]:
