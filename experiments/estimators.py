@@ -327,6 +327,10 @@ def _moments(result: Result) -> Figure:
     axes[0].set_xscale("symlog", linthresh=0.5)
     axes[0].set_xticks([0, 1, 3, 10], ["0", "1", "3", "10"])
     axes[2].set_xscale("log")
+    axes[2].set_xticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
+    axes[2].set_xticks([], minor=True)
+    seen = [row["signal_to_noise"] for row in result.metrics if row.get("signal_to_noise")]
+    axes[2].set_xlim(0.8 * min(seen), 1.25 * max(seen))
     for y in range(0, len(names), 2):
         for ax in axes:
             ax.axhspan(y - 0.5, y + 0.5, color="#F4F4F4", zorder=0, lw=0)

@@ -22,6 +22,7 @@ from labs.errors import InputError, one_of
 
 #: How a policy acts: `sampled` from its probabilities at a temperature, or `greedy`.
 MODES = ("sampled", "greedy")
+OPTIMISERS = ("sgd", "adam")
 
 
 @dataclass(frozen=True)
@@ -202,3 +203,9 @@ def kl_divergence(first: Policy, second: Policy) -> Tensor:
     """
     p, log_p, log_q = first.probabilities, first.log_probs, second.log_probs
     return torch.where(p > 0, p * (log_p - log_q), torch.zeros_like(p)).sum(dim=-1)
+
+
+def optimiser(name: str, parameter: Tensor, learning_rate: float) -> torch.optim.Optimizer:
+    """One of `OPTIMISERS` on a table: `sgd` goes `learning_rate * gradient`, `adam` has torch's default betas."""
+    kind = torch.optim.SGD if name == "sgd" else torch.optim.Adam
+    return kind([parameter], lr=learning_rate)

@@ -26,6 +26,7 @@ from labs.dispatch import compute_advantage
 from labs.errors import InputError
 from labs.exact import Array, Truth, log_softmax, multisets, probability, truth
 from labs.kl import get_kl_controller
+from labs.policy import optimiser as make
 
 if TYPE_CHECKING:
     from labs.environment import Environment
@@ -128,8 +129,7 @@ class Ascent:
     def __init__(self, environment: Environment, optimiser: str, learning_rate: float, start: Any = None) -> None:
         first = np.zeros(environment.policy_shape) if start is None else np.array(start, dtype=np.float64)
         self._table = torch.from_numpy(first)
-        kind = torch.optim.SGD if optimiser == "sgd" else torch.optim.Adam
-        self._optimiser = kind([self._table], lr=learning_rate)
+        self._optimiser = make(optimiser, self._table, learning_rate)
         self.logits: Array = self._table.numpy()
 
     def step(self, gradient: Array) -> None:

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from labs import kl
 from labs.batch import TokenBatch
@@ -36,13 +35,11 @@ from labs.environment import Environment
 from labs.episodes import SUMMARY, Episodes, draw_tasks, join, play, resume
 from labs.errors import InputError, one_of
 from labs.metrics import Metric
-from labs.policy import Policy, kl_divergence
+from labs.policy import OPTIMISERS, Policy, kl_divergence, optimiser
 from labs.sampling import Group, ReplayBuffer
 from labs.step import StepConfig, loss, required, stages
 from labs.tokens import sessions
 from labs.verl_metrics import compute_data_metrics, compute_off_policy_metrics, compute_variance_proxy_metrics
-
-OPTIMISERS = ("sgd", "adam")
 
 #: What the losses read; everything else stays behind when a batch is split up.
 _LEARNT = (
@@ -153,8 +150,8 @@ class Trainer(Iterator[dict[str, Any]]):
         self.logits = start.logits.clone().requires_grad_()
         self.reference = self.policy
         self.values = torch.zeros(environment.policy_shape[:2], dtype=self.logits.dtype, requires_grad=True)
-        self.optimiser = _optimiser(config.optimiser, self.logits, config.learning_rate)
-        self.critic_optimiser = _optimiser("adam", self.values, config.critic_learning_rate)
+        self.optimiser = optimiser(config.optimiser, self.logits, config.learning_rate)
+        self.critic_optimiser = optimiser("adam", self.values, config.critic_learning_rate)
         self.past = deque([self.policy], maxlen=config.rollout_lag + 1)
         self.pending: Episodes | None = None
         self.tasks_drawn = self.groups_named = 0
@@ -356,10 +353,6 @@ def _threads(count: int | None) -> Iterator[None]:
     finally:
         if torch.get_num_threads() != before:
             torch.set_num_threads(before)
-
-
-def _optimiser(name: str, parameter: Tensor, rate: float) -> torch.optim.Optimizer:
-    return torch.optim.SGD([parameter], lr=rate) if name == "sgd" else torch.optim.Adam([parameter], lr=rate)
 
 
 _RATE: dict[str, Any] = {"unit": "1", "low": 0.0, "high": 1.0}

@@ -111,6 +111,6 @@ def ids(result: Result) -> Figure:
     names = [f"{s + 1}.{t + 1}" for s, turns in enumerate(measures.SESSIONS) for t in range(len(turns))]
     plots.heatmap(right, table, [one["estimator"] for one in sessions], names, form="{:.0f}")
     right.tick_params(axis="y", labelsize=10)
-    plots.label(right, "1: moves another session", "row: session.turn (exact)")
+    plots.label(right, "1: moves another", "row: session.turn (exact)")
     left.legend(loc="upper center", bbox_to_anchor=(0.3, -0.13))
     return fig

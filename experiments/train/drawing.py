@@ -45,7 +45,8 @@ def _learning(results: Sequence[Result]) -> Figure:
     else:
         plots.exact(rates, x, line, "success, expected update")
     rates.set_ylim(-0.02, 1.02)
-    rates.legend(loc="center right", title=named or None, title_fontsize=10, alignment="left")
+    where = {"loc": "upper left", "bbox_to_anchor": (0, -0.03), "ncols": 2, "alignment": "left"}
+    rates.legend(**where, title=named or None, title_fontsize=10)
     name = f"{config['estimator']}, {config['loss']} on {config['environment']}"
     plots.label(rates, f"How training episodes end: {name}", y="share of trajectories (1)")
 
