@@ -116,7 +116,7 @@ def warn_if_code_changed(folder: RunFolder, order: Order) -> None:
         with open(folder.file("stamp.json"), encoding="utf-8") as file:
             stamp = json.load(file)
         made_by = {key: stamp[key] for key in ("commit", "dirty", "source")}
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         made_by = {}
     if made_by != code():
         order.warn(f"note: {folder.path} was made by other code than this; --fresh computes it again")

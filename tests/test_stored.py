@@ -225,6 +225,16 @@ def test_arguments(made, tmp_path, monkeypatch, arguments, words):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("text", ["[]", "5", "{}", "[" * 200_000, ""])
+def test_a_stamp_that_is_none_is_code_not_known(stored, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (stored[0] / "stamp.json").write_text(text)
+    said = run(*QUICK, "--no-figures")
+    assert said.code == 0, said.err
+    assert "made by other code" in said.err
+    assert run("report", str(stored[0]), "--no-replay", whole=True).code == 0
+
+
 def test_errors_of_a_run_just_made_stay_bugs():
     with pytest.raises(KeyError), fits(None):
         raise KeyError("x")
