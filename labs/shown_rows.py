@@ -173,13 +173,22 @@ def _same(step: Step) -> Ranked:
             yield (float(len(texts)), float(rows[0])), rows[0], what + (", all texts equal" if len(texts) == 1 else "")
 
 
+def _json(value: Any) -> Any:
+    """JSON types; everything else (decimals, dates, bytes of a table) as text."""
+    if isinstance(value, dict):
+        return {str(key): _json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_json(each) for each in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
 def _shown(step: Step, row: int, reason: str) -> Shown:
     fields: dict[str, Any] = {}
     tokens: dict[str, list[Any]] = {}
     for name, column in step.columns.items():
         if column.ndim == 1:
             value = column[row]
-            fields[name] = value.item() if isinstance(value, np.generic) else value
+            fields[name] = _json(value.item() if isinstance(value, np.generic) else value)
     for name in _SIDE:
         column = step.columns.get(name, np.empty(0))
         if column.ndim == 2:

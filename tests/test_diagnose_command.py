@@ -223,6 +223,9 @@ def test_what_to_switch_on_is_named_for_the_software_that_wrote_the_file(tmp_pat
     rollouts = " ".join(diagnose(jsonl(tmp_path / "12.jsonl", healthy_rows(12))).out.split())
     assert "unlock verl_rollout: save the batch as tensors" in rollouts
     assert "add `file` to trainer.logger" in rollouts
+    assert rollouts.count("not run ") == 2  # one line for all that two switches unlock, one for what is alone
+    assert "not run E2 reward_parts: return the parts" in rollouts
+    assert "not run C2 kl_shaping, C2 kl_sign, C3 mask_stages" in rollouts
     table = json.loads(diagnose(EXAMPLES["trl_completions"][1](tmp_path / "x.parquet"), "--json").out)
     (said,) = [each for each in table["unlocks"] if "numpy.savez of completion_mask" in each]
     assert "mask_stages" in table["unlocks"][said]
@@ -252,6 +255,13 @@ def test_pasted_text_on_standard_input() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("read console (1 step): 0 rows in 1 file")
+
+
+def test_where_no_check_ran_nothing_is_said_to_be_right(tmp_path: Path) -> None:
+    said = diagnose(text("step:7 - a:1.5\n")(tmp_path / "log.txt"))
+    assert said.code == 0
+    assert "ran     no check" in said.out
+    assert said.out.endswith("no check could run: nothing is known to be right or wrong\n")
 
 
 def test_help_answers_without_numpy() -> None:

@@ -9,6 +9,7 @@ import os
 import pickle
 import shlex
 import zipfile
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,14 @@ def test_columns_that_no_check_can_use_are_reported(tmp_path: Path, value: Any, 
         showcase = Showcase(kind, 1)
         showcase.look(step)
         assert "score" in showcase.rows()[0].text()
+
+
+def test_rows_with_values_that_json_has_not_are_shown() -> None:
+    odd = np.array([{"a": (b"x", np.float32(1.5))}, Decimal("1.5")], dtype=object)
+    showcase = Showcase("worst", 2)
+    showcase.look(Step(source="x", format="none", rows=2, columns={"score": np.zeros(2), "extra/a": odd}))
+    shown = [row.document()["fields"]["extra/a"] for row in showcase.rows()]
+    assert json.loads(json.dumps(shown)) == [{"a": ["b'x'", "1.5"]}, "1.5"]
 
 
 def test_columns_of_a_wrong_shape_are_noted(tmp_path: Path) -> None:

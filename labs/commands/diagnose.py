@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 _WIDTH = 110
+#: From so many checks on that one switch unlocks, what is missing is said once for all of them.
+_AT_ONCE = 5
 #: What --state takes: the type of each and the least that it may be.
 _STATES: dict[str, tuple[Any, float | None]] = {
     "estimator": (str, None), "loss_mode": (str, None), "loss_agg_mode": (str, None), "kl_loss_type": (str, None),
@@ -168,8 +170,13 @@ def _print(done: Any, runs: list[dict[str, Any]]) -> None:
     click.echo("")
     failing = {kind.check for kind in done.faults}
     _wrapped(", ".join(f"{name} (!)" if name in failing else name for name in done.ran) or "no check", "ran     ")
+    at_once = {name for names in done.unlocks.values() if len(names) >= _AT_ONCE for name in names}
     for unchecked in done.unchecked:
-        _wrapped(unchecked.unlock, f"not run {unchecked.code} {unchecked.check}: ")
+        if unchecked.check not in at_once:
+            _wrapped(unchecked.unlock, f"not run {unchecked.code} {unchecked.check}: ")
+    if at_once:
+        names = ", ".join(f"{each.code} {each.check}" for each in done.unchecked if each.check in at_once)
+        _wrapped(f"{names} (what unlocks them follows; --json says what each reads)", "not run ")
     for sentence, names in done.unlocks.items():
         _wrapped(f"{sentence} (for {', '.join(names)})", "unlock  ")
     for name, error in done.failed.items():
@@ -179,7 +186,7 @@ def _print(done: Any, runs: list[dict[str, Any]]) -> None:
 
 def _verdict(done: Any) -> str:
     if done.clean:
-        return "nothing wrong found"
+        return "nothing wrong found" if done.ran else "no check could run: nothing is known to be right or wrong"
     total = sum(kind.count for kind in done.faults)
     return f"{_many(total, 'fault')} of {_many(len(done.faults), 'kind')}"
 
