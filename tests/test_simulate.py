@@ -167,6 +167,21 @@ def test_show_prints_sections_and_nothing_else(options):
     assert [line.split()[0] for line in said.out.splitlines() if not line.startswith(" ")] == ["waits", "lag"]
 
 
+def test_the_examples_of_the_help_are_lines_of_their_own():
+    examples = [line.strip() for line in simulate("--help").out.splitlines() if line.startswith("  labs simulate ")]
+    assert len(examples) == 3
+    assert all(example.count("labs simulate") == 1 for example in examples)
+
+
+@pytest.mark.parametrize(("workers", "says"), [(8, False), (20, True)])
+def test_a_chart_says_how_many_workers_it_leaves_out(workers, says):
+    from labs import plots
+
+    with plots.style():
+        figure = pipeline.figures([result(workers=workers, frontier=False)])["versions"]
+    assert ("16 of 20 workers" in figure.get_suptitle()) is says
+
+
 def test_a_table_without_rows_is_refused():
     said = simulate("areal", *SMALL, "--show", "table", "--set", "frontier=false")
     assert (said.code, said.out) == (2, "")

@@ -35,7 +35,8 @@ def _versions(result: Result, some: str) -> Figure:
     whole = result.data["measures"]["seconds"]
     part = "" if until >= whole else f", the first {until:,.0f} of {whole:,.0f} s"
     plots.label(axes, "", "time (simulated s)")
-    fig.suptitle(f"Which version made what ({some}{part})")
+    left_out = f", {workers} of {result.config['workers']:,} workers" if workers < result.config["workers"] else ""
+    fig.suptitle(f"Which version made what\n({some}{part}{left_out})")
     fig.legend(handles=timelines.versions_legend(rows), loc="outside lower center", ncols=7, handlelength=1.4)
     return fig
 
