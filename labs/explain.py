@@ -267,6 +267,6 @@ def explain(update: Update, at: tuple[int, int], column: str) -> str:
     done = batch.replace(loss_weights=torch.zeros_like(batch["old_log_probs"]).index_put(
         (torch.tensor(at[0]), torch.tensor(at[1])), torch.tensor(weights[-1].value, dtype=batch["old_log_probs"].dtype)
     ))  # fmt: skip
-    text.append(f"\nlogits\n  loss_weights[{at[0]},{at[1]}] = {weights[-1].value!r}")
+    text.append(f"\nlogits\n  loss_weights[{at[0]},{at[1]}] = {weights[-1].value + 0.0!r}")
     text += [f"  {line}" for line in logit_lines(done, update.policy, at, update.names)]
     return "\n".join(text)
