@@ -216,6 +216,7 @@ def test_where_nothing_could_be_read_nothing_is_said_to_be_right(tmp_path: Path,
 def test_samples_with_odd_values_keep_the_others(tmp_path: Path) -> None:
     good = {"tokens": [1, 2, 3], "response_length": 2, "reward": 1.0, "group_index": 0, "response": "x"}
     odd = [{**good, "response_length": "z"}, 5, {**good, "loss_mask": 7}, {**good, "response_length": float("inf")}]
+    odd[2]["remove_sample"] = odd[2]["truncated"] = torch.zeros(2)
     torch.save({"rollout_id": float("nan"), "samples": [good, *odd]}, tmp_path / "rollout_3.pt")
     made = steps(tmp_path / "rollout_3.pt")
     assert (made[0].step, made[0].rows) == (3, 4)

@@ -104,12 +104,13 @@ def _samples(source: Source, data: Mapping[str, Any]) -> Step:
             source.faults.add("type", at, "loss_mask")
             del row["loss_mask"]
         kept = row.setdefault("loss_mask", [1] * length)
-        row["response_mask"] = [0] * len(kept) if sample.get("remove_sample") else kept
+        row["response_mask"] = [0] * len(kept) if _values(sample.get("remove_sample")) in (True, 1) else kept
         row["responses"] = tokens[-length:] if length and isinstance(tokens, list) else []
         versions = row.pop("weight_versions", None)
         if versions and isinstance(versions, list):
             row["version"] = versions[-1]
-        row["finish_reason"] = "length" if sample.get("truncated") else _ENDS.get(str(sample.get("status")), "stop")
+        cut = _values(sample.get("truncated")) in (True, 1)
+        row["finish_reason"] = "length" if cut else _ENDS.get(str(sample.get("status")), "stop")
         if sample.get("group_index") is not None:
             row["uid"] = str(sample["group_index"])
         reward = sample.get("reward")
