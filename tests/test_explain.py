@@ -48,6 +48,7 @@ def check(batch, config, at, generator):
 
 
 @pytest.mark.parametrize("name", list(estimators))
+@pytest.mark.slow
 def test_every_estimator(name):
     _, batch, config = prepared(estimator=name)
     for at in places(batch)[:4]:
@@ -55,6 +56,7 @@ def test_every_estimator(name):
 
 
 @pytest.mark.parametrize("name", list(losses))
+@pytest.mark.slow
 def test_every_loss(name):
     options = LOSS_OPTIONS.get(name, {})
     correction = {"correction": RolloutCorrectionConfig()} if name == "bypass_mode" else {}

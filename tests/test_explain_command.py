@@ -75,6 +75,7 @@ def test_no_run(tmp_path):
     assert "no folder of a complete run" in done.stderr
 
 
+@pytest.mark.slow
 def test_without_a_place_it_takes_the_token_with_the_largest_advantage(run):
     done = lab("explain", run, "advantages", "--update", "30")
     assert done.returncode == 0, done.stderr
@@ -87,6 +88,7 @@ def test_without_a_place_it_takes_the_token_with_the_largest_advantage(run):
     assert abs(found) > 1
 
 
+@pytest.mark.slow
 def test_a_walkthrough_can_be_explained(tmp_path):
     lab(
         "run",

@@ -212,6 +212,7 @@ def klass(folder: Path) -> None:
     (folder / "ada" / "notes.py").write_text("pass\n", encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_class_is_graded_alike_by_one_process_and_by_two(home: Path) -> None:
     klass(home / "class")
     arguments = ("grade", "class", "--seed", "11", "--output")

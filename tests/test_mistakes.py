@@ -95,6 +95,7 @@ def test_an_estimator_with_a_mistake(tmp_path, rule, mask, said):
     assert said in sentence
 
 
+@pytest.mark.slow
 def test_the_command_says_it(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(LOSS.format(rule="mean(torch.min(plain, clipped))"))

@@ -77,6 +77,7 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path, jobs):
     assert files(killed) == files(whole)
 
 
+@pytest.mark.slow
 def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
     found = []
     for jobs in ("1", "2", "3"):
@@ -89,6 +90,7 @@ def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
     assert sum(name.endswith(".png") for name in found[0][1]) == 2
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_bytes(tmp_path):
     found = []
     for number in ("1", "2"):

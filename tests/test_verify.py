@@ -204,6 +204,7 @@ def test_unknown_name():
         find("rlo")
 
 
+@pytest.mark.slow
 def test_the_command(written):
     path = written("mine", GROUPED.format(name="mine", rule=POPULATION))
     done = subprocess.run([sys.executable, "-m", "labs", "verify", path], capture_output=True, text=True, check=False)
