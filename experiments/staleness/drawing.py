@@ -103,7 +103,10 @@ def systems(results: Sequence[Result]) -> Figure:
             plots.label(ax, measures.WORDS[rule] if ax is line[0] else "", unit if last else "")
         line[0].set_ylabel("exact success (1)")
     grid[0][0].set_ylim(-0.02, 1.04)
-    fig.suptitle(f"Learning in the pipeline; {_bars(config['system_runs'] * len(results))}")
+    fig.suptitle(
+        f"Learning in the pipeline; {_bars(config['system_runs'] * len(results))}\n"
+        "no line of theory: what a batch holds depends on when its rollouts end"
+    )
     plots.legend_below(fig, grid[0][0], 5)
     return fig
 
