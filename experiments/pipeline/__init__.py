@@ -125,7 +125,7 @@ CHANGES = {
     "success": (0.1, 0.9),
     "vary": "max_policy_lag=0,3",
     "frontier": False,
-    "submission": {"submission": "budget", "submission_batches": 1.0},
+    "submission": {"system": "verl-fully-async", "submission": "budget"},
     "submission_batches": {**_BUDGET, "submission_batches": 1.5},
     "submission_clock": {**_BUDGET, "submission_batches": 1.0, "submission_clock": "taken"},
     "returns": {**_BUDGET, "submission_clock": "version", "returns": ()},
