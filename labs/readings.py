@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labs.evidence import Step
+from labs.evidence import Finding, Step
 
 Array = NDArray[Any]
 
@@ -186,3 +186,17 @@ def temperature(one: Array, other: Array, kept: Array, states: Array | None) -> 
             for state in np.unique(label):
                 values[label == state] -= values[label == state].mean()
     return slope(x, y) if len(x) > 3 else (0.0, 0.0)
+
+
+def convention_note(step: Step, what: str, values: dict[str, float]) -> Finding:
+    """The note that names the convention behind the advantages of a step; it is no fault."""
+    return Finding(
+        what=what,
+        where=step.at(),
+        share="the batch",
+        why="library and paper give one name to several formulas",
+        advice="compare it with what you meant",
+        sure="certain",
+        numbers=values,
+        kind="note",
+    )

@@ -9,7 +9,7 @@ import numpy as np
 
 from labs.evidence import Finding, Step
 from labs.faults import planted, run
-from labs.readings import Array, advantages, live, numbers, scores, share
+from labs.readings import Array, advantages, convention_note, live, numbers, scores, share
 
 CODE = "E12"
 NEEDS = (
@@ -79,20 +79,7 @@ def _recomputed(step: Step, row: Array, total: Array, memory: dict[str, Any]) ->
         )
     elif "said" not in memory:
         memory["said"] = True
-        yield _note(step, f"advantages are {best}, to {fits[best]:.1g}", values)
-
-
-def _note(step: Step, what: str, values: dict[str, float]) -> Finding:
-    return Finding(
-        what=what,
-        where=step.at(),
-        share="the batch",
-        why="library and paper give one name to several formulas",
-        advice="compare it with what you meant",
-        sure="certain",
-        numbers=values,
-        kind="note",
-    )
+        yield convention_note(step, f"advantages are {best}, to {fits[best]:.1g}", values)
 
 
 def reproduce(finding: Finding) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from labs.evidence import Finding, Step
 from labs.faults import planted, run
+from labs.readings import convention_note
 
 CODE = "E12"
 NEEDS = (("critic/advantages/max",),)
@@ -52,7 +53,7 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
             )
         elif before[1] == step.step and size > 1.2:
             formula = "(n - 1) / sqrt(n)" if name == "Bessel" else "sqrt(n - 1)"
-            yield _note(
+            yield convention_note(
                 step,
                 f"max |A| = {size:.4f} = {formula} for n = {count}: one of {count}, {name} deviation",
                 {"max": size, "n": float(count)},
@@ -72,19 +73,6 @@ def check(step: Step, memory: dict[str, Any]) -> Iterator[Finding]:
             sure="certain",
             numbers={"max": size, "n": float(n)},
         )
-
-
-def _note(step: Step, what: str, values: dict[str, float]) -> Finding:
-    return Finding(
-        what=what,
-        where=step.at(),
-        share="the batch",
-        why="library and paper give one name to several formulas",
-        advice="compare it with what you meant",
-        sure="certain",
-        numbers=values,
-        kind="note",
-    )
 
 
 def reproduce(finding: Finding) -> dict[str, Any] | None:
